@@ -1,0 +1,36 @@
+# Every target sets up what it needs in .venv, so each works by itself on a fresh machine.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install -q -c constraints.txt
+
+.PHONY: demo test lint bench browser clean
+
+.venv/base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	touch $@
+
+.venv/dev: .venv/base
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: .venv/base
+	$(BIN)/anyorder demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/dev
+	$(BIN)/python -m benchmarks
+
+# Chromium for the tests that open a page in a browser (Debian and its kin, as root).
+browser:
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+
+clean:
+	rm -rf .venv build dist

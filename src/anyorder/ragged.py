@@ -1,0 +1,95 @@
+"""Sets of different sizes as one padded batch: from a list of arrays, or from a batch vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyorder._checks import InputError, InputTypeError, whole_number
+
+
+def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Stack arrays ``[n_i, D]`` into ``elements [B, T, D]`` and ``lengths [B]``.
+
+    An array ``[n_i]`` is taken as a set of numbers (D = 1). Sets may be empty. numpy's float64 stays
+    float64, as torch does; pass float32 arrays for float32 elements.
+
+    >>> elements, lengths = pad([[1.0, 2.0, 3.0], [4.0]])
+    >>> elements.shape, lengths.tolist()
+    (torch.Size([2, 3, 1]), [3, 1])
+    """
+    if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__len__"):
+        raise InputTypeError(f"pad takes a list of arrays [n, D]; got {type(arrays).__name__}")
+    if len(arrays) == 0:
+        raise InputError("pad needs at least one array; got an empty list")
+    sets = [_as_set(array, index) for index, array in enumerate(arrays)]
+    features = {s.shape[1] for s in sets if s.shape[0] > 0} or {s.shape[1] for s in sets}
+    if len(features) > 1:
+        first = next(s.shape[1] for s in sets if s.shape[0] > 0)
+        odd = next(i for i, s in enumerate(sets) if s.shape[0] > 0 and s.shape[1] != first)
+        raise InputError(
+            f"every array must have the same number of features; array 0 has {first}, "
+            f"array {odd} has {sets[odd].shape[1]}"
+        )
+    width = features.pop()
+    if width == 0:
+        raise InputError("arrays must have at least one feature; got arrays [n, 0]")
+    lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
+    dtype = sets[0].dtype
+    for s in sets[1:]:
+        dtype = torch.promote_types(dtype, s.dtype)
+    elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
+    for row, s in zip(elements, sets, strict=True):
+        row[: s.shape[0]] = s
+    return elements, lengths
+
+
+def _as_set(array: Any, index: int) -> Tensor:
+    try:
+        tensor = array if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array))
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"array {index} is not an array of numbers [n, D]: {error}") from None
+    if tensor.dim() == 1:
+        tensor = tensor[:, None]
+    if tensor.dim() != 2:
+        raise InputError(f"array {index} must have shape [n, D] or [n]; got {list(tensor.shape)}")
+    return tensor
+
+
+def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
+    """Turn torch-geometric's flat form into ``elements [B, T, D]`` and ``lengths [B]``.
+
+    ``x [N, D]`` holds the elements of all sets, ``batch [N]`` the set each row belongs to, in any order
+    (rows of one set keep theirs). ``batch_size`` is needed when trailing sets are empty. Gradients flow.
+
+    >>> x = torch.tensor([[1.0], [2.0], [3.0]])
+    >>> elements, lengths = pad_from_batch(x, torch.tensor([0, 1, 1]))
+    >>> elements[1, :, 0].tolist(), lengths.tolist()
+    ([2.0, 3.0], [1, 2])
+    """
+    if x.dim() != 2:
+        raise InputError(f"x must have shape [N, D]; got {list(x.shape)}")
+    if batch.shape != x.shape[:1] or batch.is_floating_point() or batch.dtype == torch.bool:
+        raise InputError(
+            f"batch must hold one whole number a row of x, shape [{x.shape[0]}]; "
+            f"got {batch.dtype} of shape {list(batch.shape)}"
+        )
+    if batch.numel() and int(batch.min()) < 0:
+        raise InputError(f"batch must not be negative; got {int(batch.min())}")
+    needed = int(batch.max()) + 1 if batch.numel() else 0
+    size = max(needed, 1) if batch_size is None else whole_number("batch_size", batch_size)
+    if size < needed:
+        raise InputError(f"batch_size must be at least {needed}, the sets in batch; got {size}")
+    lengths = torch.bincount(batch, minlength=size)
+    order = torch.argsort(batch, stable=True)
+    starts = lengths.cumsum(0) - lengths
+    sorted_batch = batch[order]
+    position = torch.arange(x.shape[0], device=x.device) - starts[sorted_batch]
+    longest = int(lengths.max())
+    flat = x.new_zeros(size * longest, x.shape[1])
+    flat = flat.index_copy(0, sorted_batch * longest + position, x[order])
+    return flat.view(size, longest, x.shape[1]), lengths
