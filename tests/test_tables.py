@@ -62,6 +62,14 @@ def test_an_object_array_of_arrays_is_a_list_of_them():
     assert SetData.of(ragged).lengths.tolist() == [2, 1]
 
 
+def test_set_data_of_set_data_replaces_only_what_is_given(ragged):
+    again = SetData.of(ragged, y=[5, 6, 7, 8], dtype=torch.float32)
+    assert again.targets.tolist() == [5, 6, 7, 8]
+    assert again.weights.tolist() == [1, 2, 3, 4]
+    assert again.elements.dtype == torch.float32
+    assert torch.equal(again.offsets, ragged.offsets)
+
+
 def test_nan_of_a_neighbour_never_reaches_padding():
     data = SetData.of([[float("nan")], [1.0, 2.0], [3.0]])
     assert data.batch([1, 2])[0].isfinite().all()

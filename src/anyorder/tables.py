@@ -56,20 +56,20 @@ class SetData:
     def of(cls, X: Any, y: Any = None, weights: Any = None, *, dtype: torch.dtype | None = None) -> SetData:
         """Sets from a list of arrays ``[n_i, D]``, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers).
 
-        ``dtype`` converts the elements; None keeps theirs.
+        A SetData is taken as it is, with ``y`` and ``weights`` replaced where given. ``dtype`` converts the
+        elements; None keeps theirs.
         """
         if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
             X = list(X)
-        if isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
+        if isinstance(X, SetData):
+            elements, offsets = X.elements, X.offsets
+            y = X.targets if y is None else y
+            weights = X.weights if weights is None else weights
+        elif isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
             elements, offsets = _flat(X)
         else:
             elements, offsets = _flat_block(X)
-        return cls(
-            elements if dtype is None else elements.to(dtype),
-            offsets,
-            None if y is None else torch.as_tensor(y),
-            None if weights is None else torch.as_tensor(weights),
-        )
+        return cls(elements if dtype is None else elements.to(dtype), offsets, *_as_rows(y, weights))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -133,6 +133,10 @@ class SetData:
         if index.numel() == 0:
             raise InputError("index must name at least one set; got none")
         return index.to(torch.int64)
+
+
+def _as_rows(*columns: Any) -> list[Tensor | None]:
+    return [None if column is None else torch.as_tensor(column) for column in columns]
 
 
 def _flat(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
