@@ -119,9 +119,7 @@ def checked_lengths(lengths: Any, elements: Tensor, name: str = "lengths") -> Te
         raise InputTypeError(f"{name} must be whole numbers (int64); got dtype {lengths.dtype}")
     batch, longest = elements.shape[:2]
     if lengths.dim() != 1 or lengths.shape[0] != batch:
-        raise InputError(
-            f"{name} must have shape [{batch}], one number a sample; got shape {list(lengths.shape)}"
-        )
+        raise InputError(f"{name} must have shape [{batch}], one number a sample; got shape {list(lengths.shape)}")
     lengths = lengths.to(device=elements.device, dtype=torch.int64)
     if not torch.compiler.is_compiling():
         low, high = torch.stack([lengths.min(), lengths.max()]).tolist()

@@ -1,0 +1,373 @@
+"""Penalties on the dependence of a recurrence on order, and a weight that seeks a target gap.
+
+All three compare whole states (every layer; h and c of an LSTM) by the squared Euclidean norm of their
+difference, averaged over draws and over the samples that have at least two elements. They need no labels,
+never add dropout of their own, and draw from ``generator`` alone.
+
+Two orderings of n elements are up to n(n − 1)/2 adjacent swaps apart, so SIRE wants a weight some n²/4 times
+SUB's. Search weights over decades, 1e-3 to 1e3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyorder._checks import (
+    InputError,
+    InputTypeError,
+    checked_elements,
+    checked_lengths,
+    one_of,
+    real_number,
+    require_finite,
+    whole_number,
+)
+from anyorder.orderings import random_below, random_orderings, random_partners, reorder
+from anyorder.recurrence import Recurrence, State, Trajectory, recurrence, tree_leaves, tree_map
+
+
+class _Penalty:
+    """What the penalties share: finding the samples that have a pair, the mean, the relative form."""
+
+    pairs: int
+    relative: bool
+
+    def __post_init__(self) -> None:
+        whole_number("pairs", self.pairs)
+        if not isinstance(self.relative, bool):
+            raise InputTypeError(f"relative must be True or False; got {self.relative!r}")
+
+    def __call__(
+        self,
+        subject: Trajectory | Recurrence | nn.Module,
+        elements: Tensor | None = None,
+        lengths: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The penalty of a trajectory, or of a recurrence or model on ``elements [B, T, D]``: a scalar."""
+        batch = _Batch.of(subject, elements, lengths)
+        if self.relative and batch.size < 2:
+            raise InputError(
+                "relative=True compares with the distance between samples and needs at least two in the batch; "
+                f"got {batch.size}"
+            )
+        sample = batch.samples_with_a_pair()
+        if sample.numel() == 0:
+            return batch.zero()
+        one, other = self._branches(batch, sample.repeat_interleave(self.pairs), generator)
+        value = _squared_distance(one, other).mean()
+        if self.relative:
+            value = value / batch.spread()
+        return value
+
+    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+        """The two states to compare, one row a draw; ``sample [R]`` names the sample of each draw."""
+        raise TypeError(f"{type(self).__name__} must define _branches")
+
+    def config(self) -> dict[str, Any]:
+        """The penalty as a JSON-able dict; :func:`penalty_from_config` makes it again."""
+        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class SIRE(_Penalty):
+    """E ‖f(s, a, b) − f(s, b, a)‖² over reachable states s and pairs of elements (equation 7 of the paper).
+
+    ``states="subset"``: m uniform in {0 … n−2}, a uniform ordered selection of m elements as prefix, two
+    further distinct elements as the pair. ``states="prefix"``: the sample's first m elements in the given
+    order, the pair (x_{m+1}, x_j) with j uniform in {m+2 … n}, or at most ``window`` places on: states of the
+    pass are reused, and with ``window=1`` (the adjacent swap) a draw costs two steps. ``pairs``: draws a sample.
+    ``partners="batch"`` takes the pair from other samples of the batch, independent of s. ``relative=True``
+    divides by the mean squared distance between end states of different samples.
+
+    >>> gru = recurrence(nn.GRU(3, 16))
+    >>> elements, g = torch.randn(8, 10, 3), torch.Generator().manual_seed(0)
+    >>> trajectory = gru.scan(elements)
+    >>> value = SIRE(states="prefix", window=1)(trajectory, generator=g)
+    >>> (0.1 * value).backward()
+    """
+
+    states: str = "subset"
+    pairs: int = 1
+    window: int | None = None
+    partners: str = "sample"
+    relative: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("states", self.states, ["subset", "prefix"])
+        one_of("partners", self.partners, ["sample", "batch"])
+        if self.window is None:
+            return
+        whole_number("window", self.window)
+        if self.states == "subset":
+            raise InputError(
+                "window limits how far apart two elements of the given order may be, and states='subset' draws "
+                "orders of its own; use states='prefix' with window, or no window"
+            )
+        if self.partners == "batch":
+            raise InputError(
+                "window limits the distance inside a sample, and partners='batch' takes the pair from other "
+                "samples; use partners='sample' with window, or no window"
+            )
+
+    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+        length = batch.lengths[sample]
+        before = random_below(length - 1, generator)  # m elements stand before the pair
+        if self.states == "subset":
+            order = random_orderings(length, batch.longest, 1, generator)[:, 0]
+            state = batch.end_state(sample, order, before)
+            at = before[:, None] + torch.arange(2, device=before.device)
+            places = order.gather(1, at)  # the pair follows the prefix in the same ordering
+        if self.partners == "batch":
+            rows = [random_partners(batch.lengths, sample, generator) for _ in range(2)]
+            a, b = (batch.elements[other, position] for other, position in rows)
+        elif self.states == "subset":
+            a, b = batch.elements[sample[:, None], places].unbind(1)
+        else:
+            return self._prefix_branches(batch, sample, before, length, generator)
+        if self.states == "prefix":
+            state = batch.trajectory.rows(sample, before)
+        return _swap(batch.recurrence, state, a, b)
+
+    def _prefix_branches(
+        self,
+        batch: _Batch,
+        sample: Tensor,
+        before: Tensor,
+        length: Tensor,
+        generator: torch.Generator | None,
+    ) -> tuple[State, State]:
+        reach = length - 1 - before
+        if self.window is not None:
+            reach = reach.clamp(max=self.window)
+        partner = before + 1 + random_below(reach, generator)
+        a, b = batch.elements[sample[:, None], torch.stack([before, partner], 1)].unbind(1)
+        trajectory, step = batch.trajectory, batch.recurrence.step
+        if trajectory.dropped:  # the pass cannot be had again by stepping: share its state, step both branches
+            return _swap(batch.recurrence, trajectory.rows(sample, before), a, b)
+        further = 2 if self.window == 1 else 1  # what the pass has done already of f(s, a, b)
+        both = trajectory.rows(sample.repeat(2), torch.cat([before, before + further]))
+        state, ahead = _halves(both)
+        straight = ahead if self.window == 1 else step(b, ahead)
+        return straight, step(a, step(b, state))
+
+
+@dataclass(frozen=True)
+class SUB(_Penalty):
+    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets and two orderings of each (equation 6 of the paper).
+
+    m uniform in {2 … n}, a uniform subset x' of that size, two independent uniform orderings of it.
+
+    >>> SUB(pairs=2)(recurrence(nn.GRU(3, 16)), torch.randn(8, 10, 3)).shape
+    torch.Size([])
+    """
+
+    pairs: int = 1
+    relative: bool = False
+
+    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+        length = batch.lengths[sample]
+        size = self._size(length, generator)
+        one = random_orderings(length, batch.longest, 1, generator)[:, 0]
+        other = one.gather(1, random_orderings(size, batch.longest, 1, generator)[:, 0])
+        return _halves(batch.end_state(sample.repeat(2), torch.cat([one, other]), size.repeat(2)))
+
+    def _size(self, length: Tensor, generator: torch.Generator | None) -> Tensor:
+        return 2 + random_below(length - 1, generator)
+
+
+@dataclass(frozen=True)
+class Permutation(SUB):
+    """E ‖f(s₀, x_π̂) − f(s₀, x_π̃)‖²: :class:`SUB` on whole samples, two independent uniform orderings of each.
+
+    >>> Permutation(relative=True)(recurrence(nn.GRU(3, 16)), torch.randn(8, 10, 3)).shape
+    torch.Size([])
+    """
+
+    def _size(self, length: Tensor, generator: torch.Generator | None) -> Tensor:
+        return length
+
+
+@torch.no_grad()
+def order_gap(
+    subject: Recurrence | nn.Module,
+    elements: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """How much order matters to the end state, as one number to log: ``Permutation(relative=True)``, no gradient.
+
+    0: order is ignored. Near 1: order matters as much as content.
+
+    >>> from anyorder import known
+    >>> order_gap(known.sum(), torch.arange(12.0).reshape(3, 4, 1)).item()
+    0.0
+    """
+    return Permutation(relative=True)(subject, elements, lengths, generator=generator)
+
+
+def penalty_from_config(config: dict[str, Any]) -> _Penalty:
+    """The penalty a :meth:`config` dict describes."""
+    kinds = {kind.__name__: kind for kind in (SIRE, SUB, Permutation)}
+    options = dict(config)
+    kind = kinds[one_of("penalty name", options.pop("name", None), kinds)]
+    unknown = sorted(set(options) - set(kind.__dataclass_fields__))
+    if unknown:
+        raise InputError(f"{kind.__name__} has no option {unknown[0]!r}")
+    return kind(**options)
+
+
+@dataclass
+class _Batch:
+    """What a penalty is computed on: encoded elements, lengths, a recurrence, and its trajectory once needed."""
+
+    recurrence: Recurrence
+    elements: Tensor
+    given_lengths: Tensor | None
+    scanned: Trajectory | None = None
+
+    @classmethod
+    def of(
+        cls,
+        subject: Trajectory | Recurrence | nn.Module,
+        elements: Tensor | None,
+        lengths: Tensor | None,
+    ) -> _Batch:
+        if isinstance(subject, Trajectory):
+            if elements is not None or lengths is not None:
+                raise InputError("a trajectory brings its own elements and lengths; pass the trajectory alone")
+            return cls(subject.recurrence, subject.elements, subject.lengths, subject)
+        if elements is None:
+            raise InputError("elements are needed: penalty(recurrence_or_model, elements, lengths)")
+        elements = checked_elements(elements)
+        lengths = checked_lengths(lengths, elements)
+        require_finite(elements, lengths)
+        inner = getattr(subject, "recurrence", None)
+        if isinstance(inner, Recurrence) and hasattr(subject, "encode"):
+            return cls(inner, subject.encode(elements), lengths)  # type: ignore[operator]
+        wrapped = recurrence(subject)
+        wrapped._check_elements(elements)
+        return cls(wrapped, elements, lengths)
+
+    @property
+    def size(self) -> int:
+        return self.elements.shape[0]
+
+    @property
+    def longest(self) -> int:
+        return self.elements.shape[1]
+
+    @property
+    def lengths(self) -> Tensor:
+        if self.given_lengths is not None:
+            return self.given_lengths
+        return torch.full((self.size,), self.longest, device=self.elements.device)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        if self.scanned is None:
+            self.scanned = self.recurrence.scan_unchecked(self.elements, self.given_lengths)
+        return self.scanned
+
+    def samples_with_a_pair(self) -> Tensor:
+        every = torch.arange(self.size, device=self.elements.device)
+        if self.given_lengths is None:
+            return every if self.longest >= 2 else every[:0]
+        return every[self.given_lengths >= 2]
+
+    def end_state(self, sample: Tensor, order: Tensor, length: Tensor) -> State:
+        """End states of the first ``length [R]`` elements of each ``sample [R]`` in the order ``order [R, T]``."""
+        longest = int(length.max())
+        chosen = reorder(self.elements[sample], order[:, :longest])
+        return self.recurrence.scan_unchecked(chosen, length).last
+
+    def spread(self) -> Tensor:
+        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖²."""
+        total = sum(_exact(leaf).sub(_exact(leaf).mean(0)).square().sum() for leaf in tree_leaves(self.trajectory.last))
+        mean = total * (2.0 / (self.size - 1))
+        return mean.clamp_min(torch.finfo(mean.dtype).tiny)  # type: ignore[union-attr]
+
+    def zero(self) -> Tensor:
+        """0 with a gradient that is 0, not missing: no sample has two elements."""
+        parts: list[Tensor] = [p for p in self.recurrence.parameters() if p.requires_grad]
+        if self.elements.is_floating_point():
+            parts.append(self.elements)
+        empty = [part.flatten()[:0].sum() for part in parts]
+        return torch.stack([e.to(torch.get_default_dtype()) for e in empty]).sum() if empty else torch.zeros(())
+
+
+def _swap(r: Recurrence, state: State, a: Tensor, b: Tensor) -> tuple[State, State]:
+    """f(s, a, b) and f(s, b, a), stepped together as one batch."""
+    twice = tree_map(lambda leaf: torch.cat([leaf, leaf]), state)
+    return _halves(r.step(torch.cat([b, a]), r.step(torch.cat([a, b]), twice)))
+
+
+def _halves(state: State) -> tuple[State, State]:
+    return tuple(tree_map(lambda leaf, i=i: leaf.chunk(2)[i], state) for i in range(2))
+
+
+def _exact(leaf: Tensor) -> Tensor:
+    """Half precision is too coarse for a difference of near-equal states to be squared and summed in."""
+    return leaf.float() if leaf.dtype in (torch.float16, torch.bfloat16) else leaf
+
+
+def _squared_distance(one: State, other: State) -> Tensor:
+    """Squared Euclidean distance of two states, a number a row ``[R]``."""
+    gaps = tree_map(lambda p, q: (_exact(p) - _exact(q)).square().flatten(1).sum(1), one, other)
+    leaves = tree_leaves(gaps)
+    return torch.stack(leaves).sum(0) if len(leaves) > 1 else leaves[0]
+
+
+@dataclass
+class InvarianceBudget:
+    """A penalty weight that seeks a target gap: dual ascent on log weight, within bounds.
+
+    Each update moves log(weight) by ``rate`` × log(gap / target), at most ``rate`` either way: a gap above the
+    target raises the weight, one below lowers it. ``gap`` is usually :func:`order_gap` of the last batch.
+
+    >>> budget = InvarianceBudget(target=0.01)
+    >>> budget.update(0.5) > 1.0
+    True
+    """
+
+    target: float = 0.01
+    weight: float = 1.0
+    rate: float = 0.1
+    bounds: tuple[float, float] = (1e-4, 1e4)
+
+    def __post_init__(self) -> None:
+        self.target = real_number("target", self.target, above=0)
+        self.rate = real_number("rate", self.rate, above=0)
+        low, high = self.bounds
+        low, high = real_number("lower bound", low, above=0), real_number("upper bound", high, above=0)
+        if low > high:
+            raise InputError(f"bounds must be (lower, upper); got {self.bounds}")
+        self.bounds = (low, high)
+        self.weight = real_number("weight", self.weight, at_least=low, at_most=high)
+
+    def update(self, gap: float | Tensor) -> float:
+        """Move the weight towards where the gap meets the target; returns the new weight."""
+        gap = float(gap)
+        if math.isnan(gap) or gap < 0:
+            raise InputError(f"gap must be a number of at least 0; got {gap} (has the training diverged?)")
+        excess = math.log(max(gap, 1e-300) / self.target)
+        weight = self.weight * math.exp(self.rate * min(1.0, max(-1.0, excess)))
+        self.weight = min(self.bounds[1], max(self.bounds[0], weight))
+        return self.weight
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as JSON-able values."""
+        return {**asdict(self), "bounds": list(self.bounds)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state."""
+        restored = replace(self, **{**state, "bounds": tuple(state["bounds"])})
+        self.__dict__.update(restored.__dict__)

@@ -1,0 +1,583 @@
+"""Recurrences: one step, a start state, and a scan that keeps every state it passes.
+
+A recurrence is s_{t+1} = f(s_t, x_{t+1}) from a start state s_0 (equation 1 of the paper). The state is a tensor
+or a nested tuple, list or dict of tensors, batch axis first. :func:`recurrence` makes one from torch's own
+modules and cells, whose native kernels it runs, or from any ``step(element, state)``.
+
+Padding is never read: samples are sorted by length and leave the batch when they end, so what stands behind a
+sample's last element (NaN, say) reaches neither values nor gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyorder._checks import (
+    InputError,
+    InputTypeError,
+    checked_elements,
+    checked_lengths,
+    require_finite,
+    whole_number,
+)
+
+State = Any  # a tensor, or a nested tuple, list or dict of tensors
+Step = Callable[[Tensor, State], State]
+
+
+def tree_map(function: Callable[..., Any], tree: State, *others: State) -> State:
+    """Apply ``function`` to each tensor of ``tree`` and its mates in ``others``; the nesting is kept.
+
+    >>> tree_map(torch.add, (torch.ones(1), torch.zeros(1)), (torch.ones(1), torch.ones(1)))
+    (tensor([2.]), tensor([1.]))
+    """
+    if isinstance(tree, dict):
+        return {key: tree_map(function, tree[key], *(o[key] for o in others)) for key in tree}
+    if isinstance(tree, (tuple, list)):
+        parts = [tree_map(function, *mates) for mates in zip(tree, *others, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree, *others)
+
+
+def tree_leaves(tree: State) -> list[Tensor]:
+    """The tensors of a state, in a fixed order."""
+    leaves: list[Tensor] = []
+    tree_map(leaves.append, tree)
+    return leaves
+
+
+class Trajectory:
+    """The states a scan passed through, kept as the scan left them and gathered when asked for.
+
+    ``last``: the state after each sample's own last element. ``at(index)``: states after that many elements.
+    ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
+    sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
+    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        elements: Tensor,
+        lengths: Tensor | None,
+        start: State,
+        last: State,
+        select: Callable[[Tensor], State] | None,
+        layout: _Layout,
+        dropped: bool,
+    ) -> None:
+        self.recurrence = recurrence
+        self.elements = elements
+        self.lengths = lengths
+        self.last = last
+        self.dropped = dropped
+        self._start = start
+        self._select = select
+        self._layout = layout
+
+    def at(self, index: Tensor) -> State:
+        """States after ``index`` elements: ``[B]`` or ``[B, P]`` whole numbers give ``[B, …]`` or ``[B, P, …]``."""
+        batch, longest = self.elements.shape[:2]
+        index = torch.as_tensor(index, device=self.elements.device)
+        if index.is_floating_point() or index.dtype == torch.bool:
+            raise InputTypeError(f"index must be whole numbers; got dtype {index.dtype}")
+        if index.dim() not in (1, 2) or index.shape[0] != batch:
+            raise InputError(f"index must have shape [{batch}] or [{batch}, P]; got {list(index.shape)}")
+        if index.numel() and not torch.compiler.is_compiling():
+            low, high = int(index.min()), int(index.max())
+            if low < 0 or high > longest:
+                raise InputError(f"index must be from 0 to T = {longest}; got {low if low < 0 else high}")
+        sample = torch.arange(batch, device=index.device)
+        if index.dim() == 2:
+            sample = sample.repeat_interleave(index.shape[1])
+        rows = self.rows(sample, index.reshape(-1))
+        return tree_map(lambda leaf: leaf.reshape(index.shape + leaf.shape[1:]), rows)
+
+    @property
+    def states(self) -> State:
+        batch, longest = self.elements.shape[:2]
+        every = torch.arange(longest + 1, device=self.elements.device)
+        return self.at(every.expand(batch, longest + 1))
+
+    def rows(self, sample: Tensor, count: Tensor) -> State:
+        """States of ``sample [R]`` after ``count [R]`` elements, as a state of batch R (no checks)."""
+        start = tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
+        if self._select is None:
+            return start
+        if self.lengths is not None:
+            count = torch.minimum(count, self.lengths[sample])
+        states = self._select(self._layout.row(sample, count))
+        before_any = count == 0
+
+        def choose(first: Tensor, later: Tensor) -> Tensor:
+            return torch.where(before_any.reshape(-1, *[1] * (later.dim() - 1)), first.to(later.dtype), later)
+
+        return tree_map(choose, start, states)
+
+
+class _Layout:
+    """Where a state is kept: time-major rows, the samples of each step sorted by length, ended ones left out."""
+
+    def __init__(self, elements: Tensor, lengths: Tensor | None) -> None:
+        self.batch, self.longest = elements.shape[:2]
+        self.device = elements.device
+        self.ragged = lengths is not None and bool((lengths < self.longest).any())
+        if lengths is None or not self.ragged:
+            self.sizes = [self.batch] * self.longest
+            return
+        ordered, self.order = lengths.sort(descending=True, stable=True)
+        self.rank = torch.empty_like(self.order)
+        self.rank[self.order] = torch.arange(self.batch, device=self.device)
+        ended_by = torch.bincount(ordered, minlength=self.longest + 1).cumsum(0)[:-1]
+        running = self.batch - ended_by  # samples with more than t elements, t = 0 … T − 1
+        self.offset = running.cumsum(0) - running
+        self.sizes = [size for size in running.tolist() if size > 0]
+
+    def row(self, sample: Tensor, count: Tensor) -> Tensor:
+        step = (count - 1).clamp(min=0)
+        if not self.ragged:
+            return step * self.batch + sample
+        return self.offset[step] + self.rank[sample] * (count > 0)
+
+    def pack(self, elements: Tensor) -> Tensor:
+        """``elements [B, T, D]`` as time-major rows ``[sum of lengths, D]``; padding is left behind."""
+        if not self.ragged:
+            return elements.transpose(0, 1).reshape(-1, elements.shape[2])
+        sizes = torch.tensor(self.sizes, device=self.device)
+        taken = torch.arange(self.batch, device=self.device) < sizes[:, None]  # [longest in the batch, B]
+        time, place = taken.nonzero(as_tuple=True)
+        return elements[self.order[place], time]
+
+    def previous(self, first: Tensor, rows: Tensor) -> Tensor:
+        """The row before each row: ``first [B, …]`` before the first step, then ``rows`` of the step before."""
+        if not self.ragged:
+            return torch.cat([first, rows[: -self.batch]])
+        first = first[self.order]
+        parts, begin = [first[: self.sizes[0]]], 0
+        for size, following in zip(self.sizes, self.sizes[1:], strict=False):
+            parts.append(rows[begin : begin + following])
+            begin += size
+        return torch.cat(parts)
+
+    def sort(self, state: State) -> State:
+        return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
+
+    def unsort(self, state: State) -> State:
+        return tree_map(lambda leaf: leaf[self.rank], state) if self.ragged else state
+
+
+class Recurrence(nn.Module):
+    """A step and a start state as one module; made by :func:`recurrence`.
+
+    It owns what it wraps: ``parameters()``, ``to()`` and ``state_dict()`` cover the wrapped module and a
+    start state given as parameters.
+    """
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        self._start_names: Any = None
+        self._start_call: Any = None
+        if start is None:
+            return
+        if callable(start):
+            self._start_call = start
+            return
+        names: list[str] = []
+
+        def register(leaf: Any) -> str:
+            if not isinstance(leaf, Tensor):
+                raise InputTypeError(f"start must hold tensors only; got {type(leaf).__name__}")
+            if leaf.dim() == 0 or leaf.shape[0] != 1:
+                raise InputError(f"start must be a state of batch 1, shapes [1, …]; got {list(leaf.shape)}")
+            name = f"start_{len(names)}"
+            names.append(name)
+            if isinstance(leaf, nn.Parameter):
+                self.register_parameter(name, leaf)
+            else:
+                self.register_buffer(name, leaf)
+            return name
+
+        self._start_names = tree_map(register, start)
+
+    def start(self, batch_size: int) -> State:
+        """The start state s_0 of ``batch_size`` samples."""
+        batch_size = whole_number("batch_size", batch_size)
+        if self._start_call is not None:
+            state = self._start_call(batch_size)
+            _require_batch(state, batch_size, "start(batch)")
+            return state
+        if self._start_names is None:
+            return self._zeros(batch_size)
+
+        def expand(name: str) -> Tensor:
+            leaf = getattr(self, name)
+            return leaf.expand(batch_size, *leaf.shape[1:])
+
+        return tree_map(expand, self._start_names)
+
+    def step(self, element: Tensor, state: State) -> State:
+        """f(state, element): ``element [B, D]``, a state of batch B. Never applies dropout."""
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def scan(self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None) -> Trajectory:
+        """Read ``elements [B, T, D]`` up to ``lengths [B]``, from ``state`` (default: the start state).
+
+        >>> sums = recurrence(lambda element, state: state + element, start=torch.zeros(1, 1))
+        >>> t = sums.scan(torch.tensor([[[1.0], [2.0], [4.0]]]), torch.tensor([2]))
+        >>> t.last.tolist(), t.states[0, :, 0].tolist()
+        ([[3.0]], [0.0, 1.0, 3.0, 3.0])
+        """
+        elements = checked_elements(elements)
+        lengths = checked_lengths(lengths, elements)
+        self._check_elements(elements)
+        require_finite(elements, lengths)
+        if state is not None:
+            _require_batch(state, elements.shape[0], "state")
+        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
+
+    def scan_unchecked(
+        self, elements: Tensor, lengths: Tensor | None, *, state: State | None = None, dropout: bool = False
+    ) -> Trajectory:
+        """:meth:`scan` for input that has been checked; ``dropout=False`` turns the module's own off."""
+        start = self.start(elements.shape[0]) if state is None else state
+        layout = _Layout(elements, lengths)
+        if not layout.sizes:
+            return Trajectory(self, elements, lengths, start, start, None, layout, False)
+        last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
+        return Trajectory(self, elements, lengths, start, last, select, layout, dropped)
+
+    # What each kind of recurrence fills in.
+    def _zeros(self, batch_size: int) -> State:
+        raise InputError("an own step needs start=: a state of batch 1, or a callable(batch_size)")
+
+    def _check_elements(self, elements: Tensor) -> None:
+        pass
+
+    def _run(
+        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+    ) -> tuple[State, Callable[[Tensor], State], bool]:
+        """Scan packed ``rows``: (last state, a function from row numbers to states, was dropout applied)."""
+        raise TypeError(f"{type(self).__name__} must define _run")
+
+
+class StepRecurrence(Recurrence):
+    """A recurrence over any ``step(element, state) -> state``, run step by step."""
+
+    def __init__(self, step: Step, start: Any) -> None:
+        super().__init__(start)
+        owner = getattr(step, "__self__", None)
+        if isinstance(owner, nn.Module):  # a module's bound method: own the module, not only its method
+            self._owner = owner
+        self._step = step
+        modules = [m for m in (step, owner) if isinstance(m, nn.Module)]
+        self._dropouts = [
+            m for module in modules for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)
+        ]
+
+    def step(self, element: Tensor, state: State) -> State:
+        with self._dropout_off():
+            return self._checked(element, state)
+
+    def _checked(self, element: Tensor, state: State) -> State:
+        new = self._step(element, state)
+        _require_same_form(state, new)
+        return new
+
+    @contextmanager
+    def _dropout_off(self) -> Iterator[None]:
+        active = [m for m in self._dropouts if m.training]
+        for module in active:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in active:
+                module.training = True
+
+    def _run(
+        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+    ) -> tuple[State, Callable[[Tensor], State], bool]:
+        dropped = dropout and any(m.training for m in self._dropouts)
+        step = self._checked if dropped else self.step
+        state = layout.sort(start)
+        steps: list[State] = []
+        finished: list[State] = []  # states of samples that have ended, longest last
+        begin, running = 0, layout.batch
+        for size in layout.sizes:
+            if size < running:
+                finished.append(tree_map(lambda leaf, size=size: leaf[size:], state))
+                state = tree_map(lambda leaf, size=size: leaf[:size], state)
+                running = size
+            state = step(rows[begin : begin + size], state)
+            steps.append(state)
+            begin += size
+        parts = [state, *reversed(finished)]
+        last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        return layout.unsort(last), _Rows(steps).select, dropped
+
+
+class _Rows:
+    """States of successive steps, joined into rows when the first of them is asked for."""
+
+    def __init__(self, steps: list[State]) -> None:
+        self._steps = steps
+
+    @cached_property
+    def _rows(self) -> State:
+        return self._steps[0] if len(self._steps) == 1 else tree_map(lambda *rows: torch.cat(rows), *self._steps)
+
+    def select(self, row: Tensor) -> State:
+        return tree_map(lambda leaf: leaf.index_select(0, row), self._rows)
+
+
+class NativeRecurrence(Recurrence):
+    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's native kernels.
+
+    State of one layer: ``[B, H]``; of L > 1 layers: ``[B, L, H]``; of an LSTM: the pair (h, c) of these.
+    """
+
+    def __init__(self, module: nn.RNNBase | nn.RNNCellBase, start: Any) -> None:
+        super().__init__(start)
+        if getattr(module, "bidirectional", False):
+            raise InputError(
+                "a bidirectional module has no state after a prefix: it reads each sequence from both ends, so "
+                "f(s, a, b) is not defined; use bidirectional=False"
+            )
+        self.module = module
+        self._layers = getattr(module, "num_layers", 1)
+        self._dropout = float(getattr(module, "dropout", 0.0))
+        self._is_cell = isinstance(module, nn.RNNCellBase)
+        self._kernel: Any  # reads a whole layer
+        self._cell: Any  # makes one step; None for an LSTM, whose step is written out below
+        if isinstance(module, (nn.GRU, nn.GRUCell)):
+            self._kernel, self._cell = torch.gru, torch.gru_cell
+        elif isinstance(module, (nn.LSTM, nn.LSTMCell)):
+            self._kernel, self._cell = torch.lstm, None
+        elif module.nonlinearity == "relu":
+            self._kernel, self._cell = torch.rnn_relu, torch.rnn_relu_cell
+        else:
+            self._kernel, self._cell = torch.rnn_tanh, torch.rnn_tanh_cell
+
+    @property
+    def is_lstm(self) -> bool:
+        return self._cell is None
+
+    def _weights(self, layer: int) -> list[Tensor]:
+        """w_ih, w_hh, then b_ih and b_hh if the module has biases, then w_hr of a projected LSTM."""
+        names = ["weight_ih", "weight_hh"]
+        if self.module.bias:
+            names += ["bias_ih", "bias_hh"]
+        if getattr(self.module, "proj_size", 0):
+            names.append("weight_hr")
+        suffix = "" if self._is_cell else f"_l{layer}"
+        return [getattr(self.module, name + suffix) for name in names]
+
+    def _zeros(self, batch_size: int) -> State:
+        weight = self._weights(0)[0]
+        axes = (batch_size,) if self._layers == 1 else (batch_size, self._layers)
+        cell = weight.new_zeros(*axes, self.module.hidden_size)
+        if not self.is_lstm:
+            return cell
+        return weight.new_zeros(*axes, getattr(self.module, "proj_size", 0) or self.module.hidden_size), cell
+
+    def _check_elements(self, elements: Tensor) -> None:
+        expected = self.module.input_size
+        if elements.shape[2] != expected:
+            raise InputError(
+                f"elements must have {expected} features, the module's input_size; got {elements.shape[2]}"
+            )
+        dtype = self._weights(0)[0].dtype
+        autocast = torch.is_autocast_enabled(elements.device.type)
+        if elements.dtype != dtype and not (autocast and elements.is_floating_point()):
+            raise InputTypeError(
+                f"elements are {elements.dtype}, the recurrence's weights {dtype}; convert one, "
+                f"e.g. elements.to({dtype})"
+            )
+
+    def step(self, element: Tensor, state: State) -> State:
+        new = []
+        for layer in range(self._layers):
+            before = self._of_layer(state, layer)
+            after = self._layer_step(element, before, self._weights(layer))
+            element = after[0] if self.is_lstm else after
+            new.append(after)
+        return self._stack(new)
+
+    def _layer_step(self, element: Tensor, state: State, weights: list[Tensor]) -> State:
+        if self._cell is not None:
+            return self._cell(element, state, *weights)
+        h, c = state
+        biases = weights[2:4] if self.module.bias else (None, None)
+        gates = F.linear(element, weights[0], biases[0]) + F.linear(h, weights[1], biases[1])
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        if getattr(self.module, "proj_size", 0):
+            h = F.linear(h, weights[-1])
+        return h, c
+
+    def _of_layer(self, state: State, layer: int) -> State:
+        return state if self._layers == 1 else tree_map(lambda leaf: leaf[:, layer], state)
+
+    def _stack(self, layers: list[State]) -> State:
+        return layers[0] if self._layers == 1 else tree_map(lambda *leaves: torch.stack(leaves, 1), *layers)
+
+    def _run(
+        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+    ) -> tuple[State, Callable[[Tensor], State], bool]:
+        dropped = dropout and self._dropout > 0 and self._layers > 1
+        inputs = rows
+        lasts: list[State] = []
+        kept: list[_Rows | _LSTMRows] = []
+        for layer in range(self._layers):
+            if layer and dropped:
+                inputs = F.dropout(inputs, self._dropout, training=True)
+            first = self._of_layer(start, layer)
+            weights = self._weights(layer)
+            outputs, last = self._run_kernel(inputs, layout, first, weights)
+            lasts.append(last)
+            if self.is_lstm:
+                kept.append(_LSTMRows(inputs, outputs, first, weights, self.module.bias, layout))
+            else:
+                kept.append(_Rows([outputs]))
+            inputs = outputs
+
+        def select(row: Tensor) -> State:
+            return self._stack([states.select(row) for states in kept])
+
+        return self._stack(lasts), select, dropped
+
+    def _run_kernel(self, rows: Tensor, layout: _Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        """One layer: (outputs as rows, last state of each sample)."""
+        initial = [leaf.unsqueeze(0).contiguous() for leaf in tree_leaves(layout.sort(first))]
+        flags = (self.module.bias, 1, 0.0, torch.is_grad_enabled(), False)
+        if not layout.ragged:
+            outputs, *ends = self._kernel(
+                rows.reshape(layout.longest, layout.batch, -1),
+                initial if self.is_lstm else initial[0],
+                weights,
+                *flags,
+                False,
+            )
+            outputs = outputs.reshape(len(rows), -1)
+        else:
+            # The kernel wants no empty sample: those stay out, their start state is their last.
+            filled = layout.sizes[0]
+            hidden = [leaf[:, :filled] for leaf in initial]
+            outputs, *ends = self._kernel(
+                rows, torch.tensor(layout.sizes), hidden if self.is_lstm else hidden[0], weights, *flags
+            )
+            ends = [torch.cat([end, leaf[:, filled:]], 1) for end, leaf in zip(ends, initial, strict=True)]
+        last = [layout.unsort(end.squeeze(0)) for end in ends]
+        return outputs, tuple(last) if self.is_lstm else last[0]
+
+
+class _LSTMRows:
+    """The (h, c) of an LSTM layer after every step, from its outputs h alone.
+
+    The kernel gives back every h but only the last c. Given all h, the gates of every step are one matrix
+    product, and c_t = f_t c_{t−1} + i_t g_t is elementwise. Computed when first asked for.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        outputs: Tensor,
+        first: State,
+        weights: list[Tensor],
+        bias: bool,
+        layout: _Layout,
+    ) -> None:
+        self._inputs, self._outputs, self._first = inputs, outputs, first
+        self._weights, self._bias, self._layout = weights, bias, layout
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        h, c = self._first
+        gates = self._weights[0].shape[0] // 4 * 3  # i, f and g; the output gate is in h already
+        w_ih, w_hh = (w[:gates] for w in self._weights[:2])
+        b_ih, b_hh = (b[:gates] for b in self._weights[2:4]) if self._bias else (None, None)
+        before = self._layout.previous(h, self._outputs)
+        i, f, g = (F.linear(self._inputs, w_ih, b_ih) + F.linear(before, w_hh, b_hh)).chunk(3, dim=1)
+        forget, add = f.sigmoid(), i.sigmoid() * g.tanh()
+        c = self._layout.sort(c)
+        sizes = self._layout.sizes
+        cells = []
+        for keep, new in zip(forget.split(sizes), add.split(sizes), strict=True):
+            c = torch.addcmul(new, keep, c[: len(new)])
+            cells.append(c)
+        return torch.cat(cells)
+
+    def select(self, row: Tensor) -> State:
+        return self._outputs.index_select(0, row), self._cells.index_select(0, row)
+
+
+def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
+    """A recurrence from torch's nn.RNN/GRU/LSTM, their cells, or any ``step(element, state) -> state``.
+
+    ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size). torch's own
+    modules start at zeros by default; an own step needs it.
+
+    >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
+    >>> r.scan(torch.zeros(5, 7, 3)).last.shape
+    torch.Size([5, 2, 8])
+    >>> product = recurrence(lambda element, state: state * element, start=torch.ones(1, 1))
+    >>> product.scan(torch.tensor([[[2.0], [3.0]]])).last
+    tensor([[6.]])
+    """
+    if isinstance(wrapped, Recurrence):
+        if start is not None:
+            raise InputError("this recurrence has its start state already; wrap the module or step itself")
+        return wrapped
+    if isinstance(wrapped, (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)):
+        return NativeRecurrence(wrapped, start)
+    if isinstance(wrapped, type) or not callable(wrapped):
+        raise InputTypeError(
+            "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or a callable "
+            f"step(element, state); got {wrapped!r}"
+        )
+    if start is None:
+        raise InputError("an own step needs start=: a state of batch 1, or a callable(batch_size)")
+    return StepRecurrence(wrapped, start)
+
+
+def _require_batch(state: State, batch: int, name: str) -> None:
+    for leaf in tree_leaves(state):
+        if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
+            got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
+
+
+def _form(state: State) -> Any:
+    if isinstance(state, dict):
+        return {key: _form(value) for key, value in state.items()}
+    if isinstance(state, (tuple, list)):
+        return (type(state).__name__, *map(_form, state))
+    return state.shape if isinstance(state, Tensor) else type(state).__name__
+
+
+def _require_same_form(before: State, after: State) -> None:
+    if isinstance(before, Tensor) and isinstance(after, Tensor) and before.shape == after.shape:
+        return
+    if (old := _form(before)) != (new := _form(after)):
+        raise InputError(
+            f"step must give back a state of the same structure and shapes; it was given {_spell(old)} "
+            f"and returned {_spell(new)}"
+        )
+
+
+def _spell(form: Any) -> str:
+    if isinstance(form, dict):
+        return "{" + ", ".join(f"{key!r}: {_spell(value)}" for key, value in form.items()) + "}"
+    if isinstance(form, torch.Size):
+        return str(list(form))
+    if isinstance(form, tuple):
+        return form[0] + "(" + ", ".join(map(_spell, form[1:])) + ")"
+    return str(form)
