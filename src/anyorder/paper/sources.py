@@ -1,0 +1,301 @@
+"""Where each data set is found: the forms it comes in, their checksums and licences, and how to fetch them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyorder._checks import InputError, one_of
+from anyorder.paper import formats
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a source: its place below a data folder, its size, and its checksum (None: not published)."""
+
+    path: str
+    size: int | None = None
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One form in which a data set may lie in a data folder, and how to get it there.
+
+    ``url`` with ``checksum`` is an archive that :func:`fetch` downloads and unpacks; ``url`` alone is the folder
+    the files are downloaded from one by one, if each has a checksum. Otherwise ``advice`` says what to do.
+    """
+
+    name: str
+    dataset: str
+    what: str
+    licence: str
+    files: tuple[File, ...]
+    advice: str
+    url: str | None = None
+    checksum: str | None = None
+
+    @property
+    def downloads(self) -> bool:
+        """Whether every byte of a download can be checked."""
+        return self.url is not None and (self.checksum is not None or all(f.checksum for f in self.files))
+
+
+_NO_MIRROR = "prepared for this project; place the file there, or use another form of the same data"
+HDF5_FOLDER = "modelnet40_ply_hdf5_2048"
+
+SOURCES = {
+    source.name: source
+    for source in [
+        Source(
+            "mnist",
+            "mnist",
+            "60,000 / 10,000 handwritten digits, the original idx files",
+            "CC BY-SA 3.0",
+            (
+                File(
+                    "mnist/train-images-idx3-ubyte.gz",
+                    9912422,
+                    "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                ),
+                File(
+                    "mnist/train-labels-idx1-ubyte.gz",
+                    28881,
+                    "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                ),
+                File(
+                    "mnist/t10k-images-idx3-ubyte.gz",
+                    1648877,
+                    "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                ),
+                File(
+                    "mnist/t10k-labels-idx1-ubyte.gz",
+                    4542,
+                    "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                ),
+            ),
+            "anyorder data fetch mnist",
+            url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        ),
+        Source(
+            "ecg5000",
+            "ecg5000",
+            "500 / 4,500 heartbeats of 140 steps, 5 classes (UCR archive)",
+            "public, cite the UCR archive and PhysioNet",
+            (
+                File(
+                    "ecg/ecg5000.npz",
+                    2597145,
+                    "sha256:b54304278c53a05e2b3d14fc02e3df82abf9574e6bf7d4e30e6dade2f33d7574",
+                ),
+            ),
+            _NO_MIRROR,
+        ),
+        Source(
+            "ecg5000-ucr",
+            "ecg5000",
+            "the same as the archive's two text files",
+            "public, cite the UCR archive and PhysioNet",
+            (File("ECG5000/ECG5000_TRAIN.tsv"), File("ECG5000/ECG5000_TEST.tsv")),
+            "download UCRArchive_2018.zip from https://www.cs.ucr.edu/~eamonn/time_series_data_2018/ "
+            "(its page gives the password) and copy its folder ECG5000",
+        ),
+        Source(
+            "hapt",
+            "hapt",
+            "7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject",
+            "non-commercial, cite Reyes-Ortiz et al.",
+            (
+                File(
+                    "har/hapt_windows_f32.npz",
+                    9519992,
+                    "sha256:8d76a56e2b78f5334030c66cad5743badf2e786988bbae86995355ad76f06365",
+                ),
+            ),
+            _NO_MIRROR,
+        ),
+        Source(
+            "hapt-recordings",
+            "hapt",
+            "the recordings the windows are cut from",
+            "non-commercial, cite Reyes-Ortiz et al.",
+            (File("HAPT/RawData/labels.txt"),),
+            "download the data set 341 of https://archive.ics.uci.edu (HAPT Data Set.zip) and copy its folder "
+            "RawData into HAPT",
+        ),
+        Source(
+            "bags",
+            "bags",
+            "musk1 (92 bags, 166 features) and elephant (200 bags, 230 features)",
+            "CC BY 4.0 (musk1); research use (elephant)",
+            (
+                File(
+                    "mil/mil_bags.npz",
+                    299032,
+                    "sha256:6ca4b2ef35d41dafd84d293751bd7b707a921b011d20ab935c412c98d14e33c2",
+                ),
+            ),
+            _NO_MIRROR,
+        ),
+        Source(
+            "musk1-uci",
+            "bags",
+            "musk1 as UCI has it",
+            "CC BY 4.0",
+            (File("musk/clean1.data"),),
+            "download the data set 74 of https://archive.ics.uci.edu and run `uncompress clean1.data.Z`",
+        ),
+        Source(
+            "elephant-svm",
+            "bags",
+            "elephant as sparse text (instance:bag:label index:value …)",
+            "research use",
+            (File("mil/elephant.svm"),),
+            "get elephant from http://www.cs.columbia.edu/~andrews/mil/datasets.html",
+        ),
+        Source(
+            "modelnet40",
+            "modelnet40",
+            "9,843 / 2,468 shapes of 40 classes, 1024 surface points each",
+            "academic use",
+            (
+                File(
+                    "modelnet40/modelnet40_1024_train_i16.npz",
+                    57647619,
+                    "sha256:bd041bd66f9fb37eb9355f9c268ae05b73482fb15a237ceb5e1f65470b5341f8",
+                ),
+                File(
+                    "modelnet40/modelnet40_1024_test_i16.npz",
+                    14415975,
+                    "sha256:b04c5cf9a37b50c99e4768cb95b1f37f8e3f83415a73153226fddb3ec6993ee1",
+                ),
+            ),
+            _NO_MIRROR,
+        ),
+        Source(
+            "modelnet40-hdf5",
+            "modelnet40",
+            "the public release of 9,840 / 2,468 shapes, 2048 points each",
+            "academic use",
+            (
+                File(f"{HDF5_FOLDER}/ply_data_train0.h5", None, "md5:3176385ffc31a7b6b5af22191fd920d1"),
+                File(f"{HDF5_FOLDER}/ply_data_train1.h5", None, "md5:e3f613fb500559403b34925112754dc4"),
+                File(f"{HDF5_FOLDER}/ply_data_train2.h5", None, "md5:0c56e233a090ff87c3049d4ce08e7d8b"),
+                File(f"{HDF5_FOLDER}/ply_data_train3.h5", None, "md5:9d2af465adfa33a3285c369f3ca66c45"),
+                File(f"{HDF5_FOLDER}/ply_data_train4.h5", None, "md5:dff38de489b2c41bfaeded86c2208984"),
+                File(f"{HDF5_FOLDER}/ply_data_test0.h5", None, "md5:e9732e6d83b09e79e9a7617df058adee"),
+                File(f"{HDF5_FOLDER}/ply_data_test1.h5", None, "md5:aba4b12a67c34391cc3c015a6f08ed4b"),
+                File(f"{HDF5_FOLDER}/shape_names.txt"),
+            ),
+            "anyorder data fetch modelnet40-hdf5",
+            url=f"https://shapenet.cs.stanford.edu/media/{HDF5_FOLDER}.zip",
+            checksum="md5:c9ab8e6dfb16f67afdab25e155c79e59",
+        ),
+        Source(
+            "modelnet40-meshes",
+            "modelnet40",
+            "the OFF meshes, from which any number of points is drawn by area",
+            "academic use",
+            (File("ModelNet40/airplane/train"), File("ModelNet40/airplane/test")),
+            "download ModelNet40.zip from https://modelnet.cs.princeton.edu and unpack it",
+        ),
+    ]
+}
+
+
+def data_folders() -> list[Path]:
+    """The folders that are searched, first to last: ``ANYORDER_DATA`` if it is set, then the cache."""
+    named = os.environ.get("ANYORDER_DATA")
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
+
+
+def cache_folder() -> Path:
+    """``ANYORDER_HOME/data``, where downloads go; by default below the user's cache folder."""
+    import pooch
+
+    home = os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")
+    return Path(home).expanduser() / "data"
+
+
+def where(name: str) -> Path | None:
+    """The data folder in which every file of the source ``name`` lies, or None."""
+    source = SOURCES[one_of("source", name, SOURCES)]
+    for folder in data_folders():
+        if all((folder / file.path).exists() for file in source.files):
+            return folder
+    return None
+
+
+def fetch(name: str) -> Path:
+    """Download the source ``name`` into the cache, check it, and return the folder; no-op if it is there.
+
+    A source whose publisher's checksum is not known is never downloaded: the error says where to get it.
+    """
+    source = SOURCES[one_of("source", name, SOURCES)]
+    found = where(name)
+    if found is not None:
+        _verify(source, found)
+        return found
+    folder = cache_folder()
+    if not source.downloads:
+        files = ", ".join(str(folder / file.path) for file in source.files)
+        raise InputError(
+            f"{name} cannot be downloaded with a checksum ({source.advice}); expected here: {files} "
+            "(or below ANYORDER_DATA)"
+        )
+    import pooch
+
+    assert source.url is not None
+    try:
+        if source.checksum is None:
+            for file in source.files:
+                target = folder / file.path
+                pooch.retrieve(source.url + target.name, file.checksum, fname=target.name, path=target.parent)
+        else:
+            archive = pooch.retrieve(source.url, source.checksum, fname=source.url.rsplit("/", 1)[1], path=folder)
+            formats.unpack(archive, folder)
+            Path(archive).unlink()
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the download of {name} is damaged and was refused: {error}") from error
+    _verify(source, folder)
+    return folder
+
+
+def _verify(source: Source, folder: Path) -> None:
+    for file in source.files:
+        path = folder / file.path
+        if not path.exists():
+            raise InputError(f"{path} is missing; {source.name} needs it ({source.advice})")
+        if file.checksum is None:
+            continue
+        algorithm, expected = file.checksum.split(":")
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, algorithm).hexdigest()
+        if digest != expected:
+            raise InputError(
+                f"{path} is damaged: its {algorithm} is {digest}, expected {expected}; "
+                f"delete it and get it again ({source.advice})"
+            )
+
+
+def locate(dataset: str, usable: Sequence[str] | None = None) -> tuple[str, Path]:
+    """The first usable source of ``dataset`` that is there (checked), downloading one if need be."""
+    names = [n for n, s in SOURCES.items() if s.dataset == dataset and (usable is None or n in usable)]
+    for folder in data_folders():
+        for name in names:
+            if all((folder / file.path).exists() for file in SOURCES[name].files):
+                _verify(SOURCES[name], folder)
+                return name, folder
+    for name in names:
+        if SOURCES[name].downloads:
+            return name, fetch(name)
+    choices = "; or ".join(f"{', '.join(f.path for f in SOURCES[n].files)} ({SOURCES[n].advice})" for n in names)
+    raise InputError(
+        f"{dataset} is not in {' or '.join(map(str, data_folders()))}; put there {choices}; "
+        "or set ANYORDER_DATA to a folder that has it"
+    )
