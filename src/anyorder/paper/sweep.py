@@ -1,0 +1,321 @@
+"""Trials become rows: on local processes or a Ray cluster, resumable after any interruption.
+
+The rows file ``<out>/<experiment>.jsonl`` is the only record of what is finished. It is replaced as a whole (write,
+sync, rename) each time a trial ends, so a kill at any moment loses the trials under way and nothing else. What a
+trial keeps while it runs (checkpoints) lives in ``ANYORDER_HOME`` and is removed when its rows are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pooch
+import torch
+
+from anyorder import __version__
+from anyorder._checks import InputError, one_of, whole_number
+from anyorder.paper.trials import Experiment, Row, Trial
+from anyorder.storage import write_atomically
+
+LOST_WORKER_RETRIES = 3
+
+# An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
+Finished = tuple[Trial, list[Row] | None, str | None]
+
+
+def sweep(
+    experiment: Experiment,
+    scale: str,
+    *,
+    out: str | Path,
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    only: Sequence[str] | None = None,
+    seeds: int | None = None,
+    command: str | None = None,
+    on_finish: Callable[[Trial, list[Row] | None, str | None, int], None] | None = None,
+) -> list[Row]:
+    """Run every trial of ``experiment`` at ``scale`` that ``out`` has no rows of yet; return all rows of the file.
+
+    ``jobs`` is the number of local processes (None: one a core). ``on_finish(trial, rows, problem, left)`` is called as
+    each trial ends. A trial that raises is reported there, skipped, and tried again by the next sweep.
+    """
+    one_of("engine", engine, ("local", "ray"))
+    jobs = (os.cpu_count() or 1) if jobs is None else whole_number("jobs", jobs)
+    command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
+    path = rows_path(out, experiment.name)
+    with _only_writer(path):
+        rows = read_rows(path)
+        failed: set[str] = set()
+        while todo := _unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), rows, failed):
+            if engine == "local":
+                finished = local_engine(experiment, todo, jobs=jobs, command=command)
+            else:
+                finished = ray_engine(experiment, todo, address=address, command=command)
+            with contextlib.closing(finished):
+                for number, (trial, new, problem) in enumerate(finished, start=1):
+                    if new is None:
+                        failed.add(trial.key)
+                    else:
+                        rows = experiment.with_selection([*rows, *new], scale, seeds=seeds)
+                        write_rows(path, rows)
+                        _forget(trial)
+                    if on_finish is not None:
+                        on_finish(trial, new, problem, len(todo) - number)
+        rows = experiment.with_selection(rows, scale, seeds=seeds)
+        write_rows(path, rows)
+        return rows
+
+
+def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) -> list[Trial]:
+    done = {row["trial"] for row in rows} | failed
+    return [trial for trial in trials if trial.key not in done]
+
+
+def run_trial(experiment: Experiment, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
+    """Run one trial in this process and return its rows, one an outcome."""
+    workdir = _workdir(trial)
+    workdir.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    outcomes = experiment.run(trial, data, workdir)
+    seconds = round(time.perf_counter() - began, 3)
+    versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return [
+        {
+            "experiment": trial.experiment,
+            "method": trial.method,
+            "setting": {**trial.setting, **outcome.get("setting", {})},
+            "seed": trial.seed,
+            "scale": trial.scale,
+            "validation": outcome["validation"],
+            "metrics": outcome["metrics"],
+            "selected": False,
+            "parameters": outcome["parameters"],
+            "seconds": seconds,
+            "versions": versions,
+            "command": command,
+            "trial": trial.key,
+            **({"curve": outcome["curve"]} if "curve" in outcome else {}),
+        }
+        for outcome in outcomes
+    ]
+
+
+# --- rows on disk
+
+
+def home() -> Path:
+    """Where unfinished runs live: ``ANYORDER_HOME``, or the user's cache folder."""
+    return Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
+
+
+def _workdir(trial: Trial) -> Path:
+    return home() / "trials" / trial.experiment / trial.key
+
+
+def _forget(trial: Trial) -> None:
+    shutil.rmtree(_workdir(trial), ignore_errors=True)
+
+
+def rows_path(out: str | Path, experiment: str) -> Path:
+    """The rows file of an experiment in the folder ``out``."""
+    return Path(out) / f"{experiment}.jsonl"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a jsonl file; a last line that was cut off is left out, and the next write repairs the file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):  # no newline follows: it was cut off while it was written
+                break
+            raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Replace ``path`` by ``rows`` in a fixed order; a reader sees the old file or the new one, never a part."""
+    ordered = sorted(rows, key=lambda row: (row["scale"], row["method"], _spelled(row["setting"]), row["seed"]))
+    write_atomically(path, "".join(_spelled(row) + "\n" for row in ordered))
+
+
+def _spelled(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+@contextlib.contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends."""
+    import fcntl
+
+    locks = home() / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with open(locks / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16], "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{path} is being written by another sweep; wait for it, or choose another folder"
+            ) from None
+        for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
+            draft.unlink(missing_ok=True)
+        yield
+
+
+# --- engines
+
+
+def settle_process(threads: int = 1) -> None:
+    """What a process that trains should do first: few threads, and no time lost on denormal numbers."""
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(threads)
+
+
+def local_engine(
+    experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
+) -> Generator[Finished, None, None]:
+    """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
+    context = multiprocessing.get_context("spawn")
+    waiting = list(reversed(trials))
+    deaths: dict[str, int] = {}
+    running: dict[Any, tuple[Any, Trial]] = {}  # connection -> its process, and the trial given to it
+
+    def give(connection: Any, process: Any) -> None:
+        trial = waiting.pop()
+        running[connection] = (process, trial)
+        with contextlib.suppress(BrokenPipeError):  # it died while idle: the wait below will tell
+            connection.send(trial)
+
+    def start() -> None:
+        ours, theirs = context.Pipe()
+        work = (theirs, experiment, waiting[-1].scale, command)
+        process = context.Process(target=_work, args=work, daemon=True)
+        process.start()
+        theirs.close()
+        give(ours, process)
+
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                start()
+            ready: list[Any] = multiprocessing.connection.wait(list(running))
+            for connection in ready:
+                process, trial = running.pop(connection)
+                try:
+                    answer: tuple[list[Row] | None, str | None] | None = connection.recv()
+                except (EOFError, OSError):
+                    answer = None
+                if answer is not None and waiting:
+                    give(connection, process)
+                else:
+                    connection.close()
+                    process.join()
+                if answer is not None:
+                    yield trial, *answer
+                    continue
+                deaths[trial.key] = deaths.get(trial.key, 0) + 1
+                if deaths[trial.key] <= LOST_WORKER_RETRIES:
+                    waiting.append(trial)
+                else:
+                    yield trial, None, f"its process died {deaths[trial.key]} times, exit code {process.exitcode}"
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _work(connection: Any, experiment: Experiment, scale: str, command: str) -> None:
+    """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
+    settle_process()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    data = None if experiment.data is None else experiment.data(scale)
+    with contextlib.suppress(EOFError):  # the parent has no more
+        while True:
+            connection.send(_attempt(experiment, connection.recv(), data, command))
+
+
+def _attempt(experiment: Experiment, trial: Trial, data: Any, command: str) -> tuple[list[Row] | None, str | None]:
+    try:
+        return run_trial(experiment, trial, data, command=command), None
+    except Exception as error:  # one bad trial must not end the sweep; it is reported when it ends
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def ray_engine(
+    experiment: Experiment, trials: Sequence[Trial], *, address: str | None = None, command: str = ""
+) -> Generator[Finished, None, None]:
+    """The same trials on a Ray cluster: code and data travel with them, a lost worker's trial is tried again.
+
+    ``address`` is that of the head (``ray start --head`` prints it); None starts Ray on this machine alone.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError("the Ray engine needs its extra: pip install 'anyorder[ray]'") from None
+    ours = not ray.is_initialized()
+    if ours:
+        code = {"py_modules": [str(Path(__file__).resolve().parents[1])], "excludes": ["__pycache__"]}
+        ray.init(address=address, runtime_env=code, log_to_driver=False, logging_level=40)
+    _send_by_value(experiment.run)
+    run_remotely = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
+        _run_remotely
+    )
+    data = ray.put(None if experiment.data is None else experiment.data(trials[0].scale))
+    running = {run_remotely.remote(experiment, trial, data, command): trial for trial in trials}
+    try:
+        while running:
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            trial = running.pop(ready)
+            try:
+                rows, problem = ray.get(ready)
+            except ray.exceptions.RayError as error:
+                rows, problem = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            yield trial, rows, problem
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _run_remotely(experiment: Experiment, trial: Trial, data: Any, command: str) -> Any:
+    settle_process(experiment.cpus)
+    answer = _attempt(experiment, trial, data, command)
+    _forget(trial)
+    return answer
+
+
+def _send_by_value(function: Callable[..., Any]) -> None:
+    """Let a trial function from a user's own file travel with its trials: the workers need not have that file."""
+    from ray import cloudpickle
+
+    module = sys.modules.get(function.__module__)
+    path = getattr(module, "__file__", None) or "site-packages"
+    if module is not None and not module.__name__.startswith("anyorder.") and "site-packages" not in path:
+        cloudpickle.register_pickle_by_value(module)

@@ -1,0 +1,205 @@
+"""What an experiment declares: its trials, how settings are chosen, and the numbers to expect.
+
+An :class:`Experiment` is one table or figure, a :class:`Plan` one scale of it, a :class:`Trial` one training run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyorder._checks import one_of, whole_number
+
+Row = dict[str, Any]
+Outcome = dict[str, Any]
+Setting = Mapping[str, Any]
+
+
+def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every combination of the choices, the last varying fastest.
+
+    >>> grid(cell=["gru"], penalty_weight=[1, 10])
+    [{'cell': 'gru', 'penalty_weight': 1}, {'cell': 'gru', 'penalty_weight': 10}]
+    """
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run: everything its rows depend on, and nothing else.
+
+    >>> Trial("parity", "sire", {"n": 10}, seed=0, scale="smoke").key
+    'b0901ce7a910'
+    """
+
+    experiment: str
+    method: str
+    setting: Setting
+    seed: int
+    scale: str
+
+    @property
+    def key(self) -> str:
+        """Twelve hexadecimal digits of a hash of the declaration: the same in every process, on every machine."""
+        declaration = [self.experiment, self.method, dict(self.setting), self.seed, self.scale]
+        return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One scale of an experiment.
+
+    ``methods`` gives each method the candidate settings it may choose from, as many for each: the same tuning budget.
+    ``over`` are the settings reported one by one, not chosen (sizes, numbers of labels); ``fixed`` is the same for all.
+
+    A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
+    ``seeds``), made in each cell of ``over``, or once in the cell ``tune_on`` and reused in the others. The choice
+    is then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
+    """
+
+    methods: Mapping[str, Sequence[Setting]]
+    over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    fixed: Setting = field(default_factory=dict)
+    seeds: int = 5
+    tune_on: Setting = field(default_factory=dict)
+    tune_seeds: int | None = None
+    seconds: float | Callable[[Trial], float] = 1.0
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Every combination of the settings in ``over``."""
+        return grid(**self.over)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A number to stand beside ours: ``metric`` of ``method``'s choice, in the rows whose setting matches ``where``.
+
+    ``paper`` (standard deviation ``sd``) is the published value, None if there is none; ``band`` is what is accepted
+    for the mean over seeds.
+    """
+
+    method: str
+    metric: str
+    where: Setting = field(default_factory=dict)
+    paper: float | None = None
+    sd: float | None = None
+    band: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure, declared.
+
+    ``run(trial, data, workdir)`` trains and tests one model and returns its outcomes: dicts with ``validation``,
+    ``metrics`` (the test split) and ``parameters``, and if need be ``setting`` (what this row adds, as a test
+    ``length``) and ``curve`` (named lists to draw). All its randomness comes from ``trial.seed``; it may keep
+    checkpoints in ``workdir`` and finds there what an interrupted run of the same trial left.
+
+    ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
+    to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
+    """
+
+    name: str
+    claim: str
+    choices: str
+    run: Callable[[Trial, Any, Path], list[Outcome]]
+    plans: Mapping[str, Plan]
+    select: str = "loss"
+    maximize: bool = False
+    headline: str = "accuracy"
+    data: Callable[[str], Any] | None = None
+    expected: Sequence[Expected] = ()
+    cpus: int = 1
+    gpus: float = 0.0
+
+    def plan(self, scale: str) -> Plan:
+        """The plan of ``scale``."""
+        return self.plans[one_of("scale", scale, self.plans)]
+
+    def trials(
+        self,
+        scale: str,
+        rows: Sequence[Row] = (),
+        *,
+        only: Sequence[str] | None = None,
+        seeds: int | None = None,
+        guess: bool = False,
+    ) -> list[Trial]:
+        """The trials that can be named now: the search, and the runs of each choice that ``rows`` already decide.
+
+        ``guess=True`` takes the first candidate where a choice is open, which gives the full number of trials.
+        """
+        plan = self.plan(scale)
+        methods = list(plan.methods) if only is None else [one_of("only", name, plan.methods) for name in only]
+        wanted: dict[str, Trial] = {}
+        for method in methods:
+            for cell in plan.cells():
+                named = [trial for runs in self._search(scale, method, cell, seeds) for trial in runs]
+                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                if choice is None and guess:
+                    choice = plan.methods[method][0]
+                if choice is not None:
+                    named += self._runs(scale, method, cell, choice, self._seeds(scale, seeds))
+                wanted.update((trial.key, trial) for trial in named if trial.key not in wanted)
+        return list(wanted.values())
+
+    def choice(
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
+    ) -> Setting | None:
+        """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
+        figures = {row["trial"]: row["validation"].get(self.select) for row in rows}
+        scores = []
+        for runs in self._search(scale, method, cell, seeds):
+            if any(trial.key not in figures for trial in runs):
+                return None
+            values = [figures[trial.key] for trial in runs]
+            if any(value is None or not math.isfinite(value) for value in values):
+                scores.append(math.inf)  # a run that diverged is never chosen
+            else:
+                scores.append(sum(values) / len(values) * (-1 if self.maximize else 1))
+        return self.plan(scale).methods[method][scores.index(min(scores)) if scores else 0]
+
+    def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
+        """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
+
+        A choice is marked once its whole search and all its own runs in that cell are finished.
+        """
+        done = {row["trial"] for row in rows}
+        asked = self._seeds(scale, seeds)
+        most = max([asked, *(row["seed"] + 1 for row in rows)])
+        chosen: set[str] = set()
+        for method in self.plan(scale).methods:
+            for cell in self.plan(scale).cells():
+                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                if choice is not None:
+                    keys = [trial.key for trial in self._runs(scale, method, cell, choice, most)]
+                    if done.issuperset(keys[:asked]):
+                        chosen.update(keys)
+        return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
+
+    def estimated_seconds(self, trials: Sequence[Trial]) -> float:
+        """What ``trials`` cost on one core, from the measured seconds a trial that the plans declare."""
+        costs = [(self.plan(trial.scale).seconds, trial) for trial in trials]
+        return sum(cost(trial) if callable(cost) else cost for cost, trial in costs)
+
+    def _seeds(self, scale: str, seeds: int | None) -> int:
+        return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
+
+    def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[list[Trial]]:
+        """The trials that decide a method's choice in ``cell``, a list a candidate; none if there is no choice."""
+        plan = self.plan(scale)
+        candidates = plan.methods[method]
+        number = min(plan.tune_seeds or math.inf, self._seeds(scale, seeds))
+        if len(candidates) == 1:
+            return []
+        return [self._runs(scale, method, {**cell, **plan.tune_on}, c, int(number)) for c in candidates]
+
+    def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
+        setting = {**self.plan(scale).fixed, **cell, **candidate}
+        return [Trial(self.name, method, setting, seed, scale) for seed in range(seeds)]
