@@ -35,6 +35,53 @@ def _common(
     pass
 
 
+# --- anyorder data
+
+data = typer.Typer(
+    name="data", help="The real data sets: what is there, where, under what licence.", no_args_is_help=True
+)
+app.add_typer(data)
+
+
+@data.command("list")
+def data_list() -> None:
+    """Show every data set in each form it comes in, whether it is there, how large it is, and its licence."""
+    from anyorder.paper import sources
+
+    for name, source in sources.SOURCES.items():
+        folder = sources.where(name)
+        if folder is None:
+            state = "not here" + (", can be fetched" if source.downloads else "")
+        else:
+            state = f"in {folder}, {sources.size_text(name)}"
+        typer.echo(f"{name}: {source.what}\n    {state}; licence: {source.licence}")
+
+
+@data.command("fetch")
+def data_fetch(name: str = typer.Argument(help="A name that `anyorder data list` shows.")) -> None:
+    """Download a data set into the cache and check it, or say where to get it."""
+    from anyorder.paper import sources
+
+    typer.echo(f"{name}: complete and checked in {sources.fetch(name)}")
+
+
+@data.command("where")
+def data_where(name: str | None = typer.Argument(None, help="Print the files of this data set instead.")) -> None:
+    """Print the folders that are searched, first to last, or the files of one data set."""
+    from anyorder._checks import InputError
+    from anyorder.paper import sources
+
+    if name is None:
+        typer.echo("\n".join(str(folder) for folder in sources.data_folders()))
+        return
+    folder = sources.where(name)
+    if folder is None:
+        source = sources.SOURCES[name]
+        places = " or ".join(map(str, sources.data_folders()))
+        raise InputError(f"{name} is in none of the folders searched ({places}); {source.advice}")
+    typer.echo("\n".join(str(folder / file.path) for file in sources.SOURCES[name].files))
+
+
 def main() -> None:
     """Run the command line; input errors become one line on stderr and exit status 2."""
     try:

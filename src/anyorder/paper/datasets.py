@@ -348,7 +348,8 @@ def _expect(path: Path, what: str, found: tuple[int, ...], expected: tuple[int, 
 
 
 def _counts(data: SetData | None) -> tuple[int, ...]:
-    assert data is not None and data.targets is not None
+    assert data is not None
+    assert data.targets is not None
     return tuple(torch.bincount(data.targets).tolist())
 
 

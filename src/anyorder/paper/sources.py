@@ -229,6 +229,22 @@ def where(name: str) -> Path | None:
     return None
 
 
+def size_text(name: str) -> str:
+    """How large the files of a source are on disk, for people: ``"2.6 MB"``."""
+    source, folder = SOURCES[name], where(name)
+    paths = [path for file in source.files if folder for path in _files_below(folder / file.path)]
+    size = float(sum(path.stat().st_size for path in paths))
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _files_below(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+
+
 def fetch(name: str) -> Path:
     """Download the source ``name`` into the cache, check it, and return the folder; no-op if it is there.
 
