@@ -1,0 +1,301 @@
+"""Any predictor as one function: rows of sets in, numbers ``[R, K]`` out.
+
+A predictor may be a torch module, a recurrence, an estimator with ``predict_proba`` or ``predict``, an ONNX
+session, or a function of ``(elements, lengths)`` or of ``elements`` alone. It gets the kind of array that was
+given (numpy or torch, its dtype and device), always a fresh copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anyorder._checks import InputError, InputTypeError, checked_lengths
+from anyorder.ragged import pad
+from anyorder.recurrence import Recurrence, tree_leaves
+
+
+@contextmanager
+def evaluating(*predictors: Any) -> Iterator[None]:
+    """Evaluation mode for those that are modules, or methods of one; their own modes come back afterwards."""
+    owners = [getattr(p, "__self__", p) for p in predictors]
+    modules = [m for owner in owners if isinstance(owner, nn.Module) for m in owner.modules()]
+    training = [m.training for m in modules]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The sets as they were given: ``elements [N, T, D]`` (numpy or torch) and ``sizes [N]``.
+
+    ``ragged`` tells that lengths were given, ``listed`` that the sets came as a list of arrays.
+    """
+
+    elements: Any
+    sizes: np.ndarray
+    ragged: bool
+    listed: bool
+
+    @classmethod
+    def of(cls, elements: Any, lengths: Any = None) -> Sets:
+        if isinstance(elements, (list, tuple)):
+            if lengths is not None:
+                raise InputError("lengths must be None when elements is a list of arrays: each has its own")
+            padded, sizes = pad(elements)
+            kind = padded if isinstance(elements[0], Tensor) else padded.numpy()
+            return cls(kind, sizes.cpu().numpy(), True, True)
+        if not isinstance(elements, (Tensor, np.ndarray)):
+            raise InputTypeError(
+                "elements must be a tensor or a numpy array [N, T, D], or a list of arrays [n, D]; "
+                f"got {type(elements).__name__}"
+            )
+        if elements.ndim != 3 or 0 in elements.shape:
+            raise InputError(f"elements must have shape [N, T, D], none of them 0; got {list(elements.shape)}")
+        count, longest = elements.shape[:2]
+        if lengths is None:
+            return cls(elements, np.full(count, longest), False, False)
+        checked = checked_lengths(lengths, torch.empty(count, longest, 0))
+        return cls(elements, checked.numpy(), True, False)  # type: ignore[union-attr]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def longest(self) -> int:
+        return int(self.elements.shape[1])
+
+    def take(self, samples: np.ndarray, orders: np.ndarray | None = None) -> Any:
+        """A copy ``[R, T, D]`` of these samples, each with its elements in the order of its row of ``orders``."""
+        if isinstance(self.elements, np.ndarray):
+            return self.elements[samples] if orders is None else self.elements[samples[:, None], orders]
+        rows = torch.as_tensor(samples, device=self.elements.device)
+        if orders is None:
+            return self.elements.detach()[rows]
+        return self.elements.detach()[rows[:, None], torch.as_tensor(orders, device=rows.device)]
+
+
+class Predictor:
+    """``predictor(samples [R], orders [R, T]) -> float64 [R, K]`` on the sets it was made for.
+
+    ``classes``: what the columns stand for, when the predictor knows. ``hard``: it returns classes rather
+    than scores; text is turned into one column a class.
+    """
+
+    def __init__(self, predict: Any, sets: Sets, classes: Sequence[Any] | None = None) -> None:
+        self.sets = sets
+        self.hard = False
+        self.evaluations = 0
+        self.columns: int | None = None
+        own_classes = getattr(predict, "classes_", None)
+        self.knows_classes = own_classes is not None
+        self.classes = list(own_classes) if own_classes is not None else list(classes or [])
+        self._call, self._form = self._adapt(predict)
+
+    def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
+        """The call, and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or "list"."""
+        if isinstance(predict, Recurrence):
+            return lambda x, n: _flat_state(predict.scan(_tensor_for(predict, x), n).last), "padded"
+        if isinstance(predict, nn.Module):
+            takes_lengths = _takes_lengths(predict.forward)
+            if takes_lengths:
+                return lambda x, n: predict(_tensor_for(predict, x), n), "padded"
+            return lambda x: predict(_tensor_for(predict, x)), "exact"
+        if hasattr(predict, "predict_proba"):
+            return predict.predict_proba, "list"
+        if hasattr(predict, "predict"):
+            self.hard = self.knows_classes
+            return predict.predict, "list"
+        if hasattr(predict, "run") and hasattr(predict, "get_inputs"):
+            return _onnx_call(predict)
+        if not callable(predict) or isinstance(predict, type):
+            raise InputTypeError(
+                "predict must be a function of (elements, lengths), a torch module, a recurrence, an estimator "
+                f"with predict, or an ONNX session; got {predict!r}"
+            )
+        if _takes_lengths(predict):
+            return predict, "padded"
+        return predict, "list" if self.sets.listed else "exact"
+
+    @property
+    def takes_lengths(self) -> bool:
+        return self._form != "exact"
+
+    def __call__(self, samples: np.ndarray, orders: np.ndarray | None = None, *, watch: bool = False) -> np.ndarray:
+        """Outputs of ``samples`` in the order given by ``orders``; ``watch``: refuse a predictor that writes."""
+        elements = self.sets.take(samples, orders)
+        sizes = self.sets.sizes[samples]
+        before = _copy(elements) if watch else None
+        try:
+            with torch.no_grad():
+                outputs = self._rows(elements, sizes)
+        except (InputError, InputTypeError):
+            raise
+        except Exception as error:
+            raise self._explain(error, samples) from error
+        if before is not None and not _same(before, elements):
+            raise InputError(
+                "predict changed its input in place; its answer would depend on what ran before "
+                "(let it work on a copy: predict=lambda elements, lengths: f(elements.copy(), lengths))"
+            )
+        if not np.isfinite(outputs).all():
+            row = int((~np.isfinite(outputs)).any(axis=1).argmax())
+            where = "as given" if orders is None else f"in the order {orders[row, : sizes[row]].tolist()}"
+            raise InputError(f"predict returned NaN or an infinite value for sample {samples[row]} {where}")
+        self.evaluations += len(samples)
+        return outputs
+
+    def _rows(self, elements: Any, sizes: np.ndarray) -> np.ndarray:
+        if self._form == "list":
+            ragged = [row[:size] for row, size in zip(elements, sizes.tolist(), strict=True)]
+            return self._numbers(self._call(ragged), len(sizes))
+        if self._form == "padded":
+            lengths: Any = None
+            if self.sets.ragged:
+                lengths = sizes.copy()
+                if isinstance(elements, Tensor):
+                    lengths = torch.as_tensor(lengths, device=elements.device)
+            return self._numbers(self._call(elements, lengths), len(sizes))
+        outputs: np.ndarray | None = None
+        for size in np.unique(sizes):
+            rows = np.flatnonzero(sizes == size)
+            part = elements if len(rows) == len(sizes) else elements[rows]
+            numbers = self._numbers(self._call(part[:, : int(size)]), len(rows))
+            outputs = np.empty((len(sizes), numbers.shape[1])) if outputs is None else outputs
+            outputs[rows] = numbers
+        assert outputs is not None
+        return outputs
+
+    def _numbers(self, output: Any, rows: int) -> np.ndarray:
+        """What predict returned as float64 ``[rows, K]``."""
+        if isinstance(output, Tensor):
+            output = output.detach().cpu()
+            output = (output.float() if output.dtype == torch.bfloat16 else output).numpy()
+        try:
+            values = np.asarray(output)
+        except ValueError:
+            raise InputError("predict must return one array [R] or [R, K]; got rows of different shapes") from None
+        if values.ndim not in (1, 2) or values.shape[0] != rows or values.size == 0:
+            raise InputError(
+                f"predict must return an array [R] or [R, K], one row a sample; for {rows} samples it returned "
+                f"shape {list(values.shape)}"
+            )
+        if values.dtype.kind in "USO" or (self.hard and values.ndim == 1):
+            values = self._one_column_a_class(values.reshape(rows, -1)[:, 0])
+        elif values.dtype.kind not in "biuf":
+            raise InputTypeError(f"predict must return numbers or class names; got dtype {values.dtype}")
+        values = values.reshape(rows, -1).astype(np.float64)
+        if self.columns is None:
+            self.columns = values.shape[1]
+        if values.shape[1] != self.columns:
+            raise InputError(
+                f"predict must always return the same number of columns; it returned {self.columns} first "
+                f"and then {values.shape[1]}"
+            )
+        return values
+
+    def _one_column_a_class(self, named: np.ndarray) -> np.ndarray:
+        if not self.classes:
+            raise InputError("predict returned class names; pass class_names=[...], all it may return")
+        index = {name: i for i, name in enumerate(self.classes)}
+        self.hard = True
+        try:
+            return np.eye(len(index))[[index[name] for name in named.tolist()]]
+        except KeyError as unknown:
+            raise InputError(f"predict returned the class {unknown}, which is not in {self.classes}") from None
+
+    def _explain(self, error: Exception, samples: np.ndarray) -> InputError:
+        """Say whether predict fails on every set or only on the small ones."""
+        cause = f"{type(error).__name__}: {error}"
+        sizes = self.sets.sizes[samples]
+        distinct = np.unique(sizes)
+        works = []
+        for size in distinct:
+            try:
+                with torch.no_grad():
+                    one = samples[sizes == size][:1]
+                    self._rows(self.sets.take(one), self.sets.sizes[one])
+                works.append(size)
+            except Exception:
+                continue
+        if works and len(works) < len(distinct):
+            needs = min(works)
+            failed = sorted(set(distinct.tolist()) - set(works))
+            hint = (
+                f"it works from {needs} elements on; leave smaller sets out"
+                if max(failed) < needs
+                else ("leave those out")
+            )
+            return InputError(f"predict failed on sets of size {_join(failed)} ({cause}); {hint}")
+        return InputError(f"predict failed on sets of size {_join(distinct.tolist())} ({cause})")
+
+
+def _takes_lengths(function: Callable[..., Any]) -> bool:
+    """Whether a function of the elements also takes their lengths, by name or as a second needed argument."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    if "lengths" in parameters:
+        return True
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in positional if p.default is p.empty]
+    return len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+
+
+def _tensor_for(module: nn.Module, elements: Any) -> Tensor:
+    """``elements`` as the module's parameters want them, when they came as numpy."""
+    if isinstance(elements, Tensor):
+        return elements
+    tensor = torch.from_numpy(elements)
+    parameter = next(module.parameters(), None)
+    if parameter is None or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(parameter.device, parameter.dtype)
+
+
+def _flat_state(state: Any) -> Tensor:
+    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in tree_leaves(state)], dim=1)
+
+
+def _onnx_call(session: Any) -> tuple[Callable[..., Any], str]:
+    inputs = [node.name for node in session.get_inputs()]
+
+    def numpy(value: Any) -> Any:
+        return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+    def run(elements: Any, lengths: Any = None) -> Any:
+        given = [elements] if len(inputs) == 1 else [elements, lengths]
+        if len(given) == 2 and lengths is None:
+            given[1] = np.full(len(elements), elements.shape[1], dtype=np.int64)
+        return session.run(None, dict(zip(inputs, map(numpy, given), strict=True)))[0]
+
+    if len(inputs) > 2:
+        raise InputError(f"an ONNX session must take elements, or elements and lengths; it takes {inputs}")
+    return run, "exact" if len(inputs) == 1 else "padded"
+
+
+def _copy(elements: Any) -> Any:
+    return elements.clone() if isinstance(elements, Tensor) else elements.copy()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, NaN counting as equal to itself (padding and missing values may be NaN)."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _join(sizes: list[int]) -> str:
+    shown = ", ".join(map(str, sizes[:8]))
+    return shown if len(sizes) <= 8 else f"{shown} and {len(sizes) - 8} more"
