@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from anyorder import InputError, InputTypeError, pad
-from anyorder.tables import SetData
+from anyorder import InputError, InputTypeError, _columns, pad
+from anyorder.tables import SetData, TableSchema, learn_table, read_table
 
 RAGGED = [[[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]], np.empty((0, 2)), [[4.0, 40.0]], [[5.0, 50.0]]]
 
@@ -101,3 +104,301 @@ def test_text_is_refused():
         SetData.of(np.array([["a", "b"]]))
     with pytest.raises(InputTypeError, match="array 0 is not an array of numbers"):
         SetData.of([["a", "b"]])
+
+
+def frame(**changes):
+    columns = {
+        "visit": ["b", "a", "b", "a", "c", "b"],
+        "when": [3, 1, 1, 2, 1, 2],
+        "dose": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "drug": ["x", "y", "x", "x", "z", "y"],
+        "grave": [True, False, False, True, True, False],
+        "outcome": ["ill", "well", "ill", "well", "well", "ill"],
+    }
+    columns.update(changes)
+    return pd.DataFrame({name: values for name, values in columns.items() if values is not None})
+
+
+def write(rows, path):
+    if path.suffix == ".parquet":
+        rows.to_parquet(path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{n: rows[n].to_numpy(dtype="U" if rows[n].dtype == "str" else None) for n in rows})
+    else:
+        rows.to_csv(path, index=False, sep="\t" if ".tsv" in path.name else ",")
+    return path
+
+
+KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.parquet", "t.npz"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
+    path = write(frame(), tmp_path / name)
+    table = learn_table(path, set_id="visit", target="outcome", order="when")
+    assert table.set_ids.to_pylist() == ["b", "a", "c"]
+    assert table.schema.classes == ("ill", "well")
+    assert table.data.targets.tolist() == [0, 1, 1]
+    assert table.data.lengths.tolist() == [3, 2, 1]
+    dose, *drug, grave = table.data.elements.T
+    np.testing.assert_allclose(dose * np.std([1, 2, 3, 4, 5, 6]) + 3.5, [3, 6, 1, 2, 4, 5], rtol=1e-6)
+    assert torch.stack(drug).argmax(0).tolist() == [0, 1, 0, 1, 0, 2]
+    np.testing.assert_allclose(grave * 0.5 + 0.5, [0, 0, 1, 0, 1, 1], atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_blocks_do_not_change_what_is_read(tmp_path, monkeypatch, name):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {
+            "set": rng.integers(0, 40, 3000),
+            "at": rng.permutation(3000),
+            "value": rng.normal(size=3000),
+            "kind": rng.choice(["p", "q", "r"], 3000),
+        }
+    )
+    rows["sum"] = rows.groupby("set")["value"].transform("sum")
+    path = write(rows, tmp_path / name)
+    options = {"set_id": "set", "target": "sum", "order": "at"}
+    whole, schema = read_table(path, **options)
+    monkeypatch.setattr(_columns, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(_columns, "_BLOCK_ROWS", 64)
+    parts, again = read_table(path, **options)
+    assert torch.equal(whole.elements, parts.elements)
+    assert torch.equal(whole.targets, parts.targets)
+    for ours, theirs in zip(schema.features, again.features, strict=True):
+        assert ours.categories == theirs.categories
+        assert ours.mean == pytest.approx(theirs.mean)
+    first = rows[rows["set"] == rows["set"][0]].sort_values("at")["value"].to_numpy()
+    value = schema.features[0]
+    np.testing.assert_allclose(whole.batch([0])[0][0, :, 0] * value.scale + value.mean, first, atol=1e-5)
+
+
+def test_row_order_is_kept_without_an_order_column_and_ties_keep_it_too():
+    rows = frame(when=[1, 1, 1, 1, 1, 1], dose=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    plain, _ = read_table(rows.drop(columns="when"), set_id="visit", target="outcome")
+    tied, _ = read_table(rows, set_id="visit", target="outcome", order="when")
+    assert torch.equal(plain.elements, tied.elements)
+    assert (plain.elements[:3, 0].diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        ["2024-01-03", "2024-01-01", "2024-01-01", "2024-01-02", "2024-01-01", "2024-01-02"],
+        ["2024-01-01 10:00:03", *["2024-01-01 10:00:01"] * 2, "2024-01-01 10:00:02"] + ["2024-01-01 10:00:01.5"] * 2,
+        [2**60 + 3, 2**60 + 1, 2**60 + 1, 2**60 + 2, 2**60, 2**60 + 2],
+        [0.3, 0.1, 0.1, 0.2, 0.1, 0.2],
+    ],
+)
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_order_may_be_numbers_or_times(tmp_path, when, name):
+    dose = [3.0, 1.0, 1.0, 2.0, 1.0, 2.0]
+    path = write(frame(when=when, dose=dose), tmp_path / name)
+    data, _ = read_table(path, set_id="visit", target="outcome", order="when", features=["dose"])
+    assert (data.elements[:3, 0].diff() > 0).all()
+    assert (data.elements[3:5, 0].diff() > 0).all()
+
+
+def test_the_same_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
+    path = write(frame(), tmp_path / "train.csv")
+    data, schema = read_table(path, set_id="visit", target="outcome", order="when")
+    schema = TableSchema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    again = schema.read(path, with_target=True)
+    assert torch.equal(again.data.elements, data.elements)
+    assert torch.equal(again.data.targets, data.targets)
+    assert again.unseen == {}
+    other = write(frame(drug=["x", "new", "other", "new", "x", "x"], outcome=None), tmp_path / "other.csv")
+    read = schema.read(other)
+    assert read.unseen == {"drug": 3}
+    assert read.data.targets is None
+    assert read.data.elements[3:5, 1:4].sum() == 0
+    rows = schema.encode(frame())
+    assert torch.equal(rows[[2, 5, 0, 1, 3, 4]], data.elements)
+    one = schema.encode({"dose": 1.0, "drug": "x", "grave": True})
+    assert torch.equal(one[0], rows[0])
+
+
+def test_a_target_the_model_does_not_know_is_refused_only_where_it_is_read(tmp_path):
+    _, schema = read_table(frame(), set_id="visit", target="outcome", order="when")
+    rows = frame(outcome=["dead"] * 6)
+    assert len(schema.read(rows).data) == 3
+    with pytest.raises(InputError, match="holds 'dead', which is none of the model's classes: ill, well"):
+        schema.read(rows, with_target=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "found", "classes"),
+    [
+        (["p", "q", "p", "q", "q", "p"], None, "classification", ("p", "q")),
+        ([True, False, True, False, False, True], None, "classification", (False, True)),
+        ([1.5, 2.0, 1.5, 2.0, 3.0, 1.5], None, "regression", None),
+        ([1.0, 2.0, 1.0, 2.0, 3.0, 1.0], None, "regression", None),
+        ([1.0, 2.0, 1.0, 2.0, 3.0, 1.0], "classification", "classification", (1, 2, 3)),
+        ([10, 9, 10, 9, 9, 10], "classification", "classification", (9, 10)),
+        ([10, 9, 10, 9, 9, 10], "regression", "regression", None),
+        ([True, False, True, False, False, True], "regression", "regression", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npz"])
+def test_the_target_decides_the_task(tmp_path, target, task, found, classes, name):
+    path = write(frame(outcome=target), tmp_path / name)
+    data, schema = read_table(path, set_id="visit", target="outcome", task=task)
+    assert (schema.task, schema.classes) == (found, classes)
+    expected = [target[0], target[1], target[4]]
+    if classes:
+        assert [classes[t] for t in data.targets] == expected
+    else:
+        assert data.targets.tolist() == expected
+        assert data.targets.dtype == torch.float32
+    assert torch.equal(schema.read(path, with_target=True).data.targets, data.targets)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_missing_values_are_dropped_or_filled_as_asked(tmp_path, name):
+    path = write(frame(dose=[1.0, None, 3.0, 5.0, None, 7.0]), tmp_path / name)
+    options = {"set_id": "visit", "target": "outcome", "features": ["dose"]}
+    table = learn_table(path, missing="drop-row", **options)
+    assert table.dropped == 2
+    assert table.set_ids.to_pylist() == ["b", "a"]  # c has no row left, so there is nothing to learn from it
+    read = table.schema.read(path)
+    assert read.set_ids.to_pylist() == ["b", "a", "c"]  # but a prediction is owed for it
+    assert read.data.lengths.tolist() == [3, 1, 0]
+    filled, schema = read_table(path, missing="mean", **options)
+    assert filled.elements[[3, 5], 0].tolist() == [0, 0]
+    zero, schema = read_table(path, missing="zero", **options)
+    np.testing.assert_allclose(zero.elements[[3, 5], 0], -schema.features[0].mean / schema.features[0].scale)
+
+
+def test_a_missing_category_is_no_category_and_not_unseen():
+    rows = frame(drug=["x", None, "x", "y", "y", "x"])
+    table = learn_table(rows, set_id="visit", target="outcome", features=["drug"], missing="mean")
+    assert table.schema.features[0].categories == ("x", "y")
+    assert table.unseen == {}
+    assert table.data.elements.sum() == 5
+
+
+def test_a_column_empty_in_its_first_block_is_read_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(_columns, "_BLOCK_BYTES", 60)
+    path = write(frame(dose=[None] * 5 + [7.0], drug=[None] * 5 + ["x"]), tmp_path / "t.csv")
+    data, schema = read_table(path, set_id="visit", target="outcome", missing="mean", features=["dose", "drug"])
+    assert [f.kind for f in schema.features] == ["number", "category"]
+    assert data.elements.sum() == 1
+
+
+def test_numbers_may_be_declared_categories():
+    _, schema = read_table(frame(), set_id="visit", target="outcome", categorical=["when"], features=["when"])
+    assert schema.features[0].categories == ("1", "2", "3")
+
+
+def test_large_offsets_do_not_eat_small_differences():
+    stamps = [1.7e9 + s for s in (0, 1, 2, 3, 4, 5)]
+    data, _ = read_table(frame(dose=stamps), set_id="visit", target="outcome", features=["dose"])
+    assert data.elements.unique().numel() == 6
+
+
+BAD_TABLES = [
+    (frame(), {"set_id": "visitt"}, r"no column 'visitt'; its columns are visit, .*did you mean 'visit'"),
+    (frame(), {"features": ["dosage"]}, "no column 'dosage'"),
+    (frame(), {"features": ["outcome"]}, "'outcome' is the set id, target or order column"),
+    (frame()[["visit", "outcome"]], {}, "no feature column besides visit, outcome"),
+    (frame().iloc[:0], {}, "has no rows"),
+    (frame(outcome=list("ababab")), {}, "target 'outcome' must be the same in every row .* inside set 'b'"),
+    (frame(outcome=["ill"] * 6), {}, "one class only \\('ill'\\)"),
+    (frame(outcome=[1, 0, 1, 0, 0, 1]), {}, "holds whole numbers, .* --task classification or --task regression"),
+    (frame(), {"task": "regression"}, "target 'outcome' is text"),
+    (frame(outcome=[1.5, 2, 1.5, 2, 2, 1.5]), {"task": "classification"}, "fractions such as 1.5"),
+    (frame(outcome=[np.inf, 2, np.inf, 2, 2, np.inf]), {}, "target 'outcome' holds NaN or an infinite value"),
+    (frame(outcome=["ill", None, "ill", "well", "well", "ill"]), {}, "column 'outcome' is missing in row 2"),
+    (frame(visit=["a", None, None, "b", "b", "b"]), {}, "column 'visit' is missing in rows 2, 3"),
+    (frame(dose=[None, 1, None, None, None, 3]), {}, "feature 'dose' is missing in rows 1, 3, 4 and 1 more"),
+    (frame(dose=[1, 2, np.inf, 3, 4, 5]), {}, "feature 'dose' is infinite in row 3"),
+    (frame(dose=[None] * 6), {"missing": "mean"}, "feature 'dose' has no values at all"),
+    (frame(dose=[None] * 6), {"missing": "drop-row"}, "drop-row leaves nothing to learn from"),
+    (frame(drug=["1", "2", "three", "4", "5", "6"]), {}, "'drug' holds text among its numbers: 'three' in row 3"),
+    (frame(outcome=["1", "2", "1", "2", "x", "1"]), {}, "target 'outcome' holds text among its numbers: 'x'"),
+    (frame(when=["first", *"abcde"]), {"order": "when"}, "order column 'when' must hold numbers or times"),
+    (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
+    (frame(), {"task": "ranking"}, "task must be one of 'classification', 'regression'"),
+]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize(("rows", "options", "message"), BAD_TABLES)
+def test_bad_tables_give_one_clear_line(tmp_path, name, rows, options, message):
+    path = write(rows, tmp_path / name)
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(path, **{"set_id": "visit", "target": "outcome", **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_with_too_many_values_is_refused():
+    rows = pd.DataFrame({"s": [0, 1] * 600, "who": [f"n{i}" for i in range(1200)], "y": [0.5] * 1200})
+    with pytest.raises(InputError, match="text with 1200 different values, more than 1000"):
+        read_table(rows, set_id="s", target="y")
+
+
+def test_times_are_no_features():
+    rows = frame(dose=pd.date_range("2024-01-01", periods=6))
+    with pytest.raises(InputError, match=r"feature 'dose' is of type timestamp.* use it as --order"):
+        read_table(rows, set_id="visit", target="outcome")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "the file is empty"),
+        ("t.csv", b"a,b\n1,2\n3\n", "cannot be read as a table: CSV parse error"),
+        ("t.csv", b"a,a\n1,2\n", "two columns named 'a'"),
+        ("t.csv", b"\xff\xfe\x00a", "cannot be read as a table"),
+        ("t.parquet", b"PAR1 no", "cannot be read as a table"),
+        ("t.npz", b"PK no", "cannot be read as"),
+        ("t.xlsx", b"", r"must end in \.csv"),
+    ],
+)
+def test_damaged_files_give_one_clear_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(tmp_path / name, set_id="a", target="b")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
+        read_table(tmp_path / "nowhere.csv", set_id="a")
+    with pytest.raises(InputError, match="is not a file"):
+        read_table(tmp_path, set_id="a")
+
+
+def test_an_npz_with_objects_or_uneven_columns_is_refused(tmp_path):
+    np.savez(tmp_path / "o.npz", a=np.array([{}], dtype=object))
+    with pytest.raises(InputError, match="cannot be read as npz: Object arrays"):
+        read_table(tmp_path / "o.npz", set_id="a")
+    np.savez(tmp_path / "u.npz", a=np.ones(2), b=np.ones(3))
+    with pytest.raises(InputError, match="arrays of one length"):
+        read_table(tmp_path / "u.npz", set_id="a")
+
+
+def test_a_wide_npz_array_is_several_columns(tmp_path):
+    np.savez(tmp_path / "w.npz", s=np.arange(4) // 2, x=np.random.default_rng(0).normal(size=(4, 3)))
+    data, schema = read_table(tmp_path / "w.npz", set_id="s")
+    assert [f.name for f in schema.features] == ["x_0", "x_1", "x_2"]
+    assert data.targets is None
+
+
+def test_rows_of_another_kind_are_refused():
+    with pytest.raises(InputTypeError, match="rows must be a path, a DataFrame, or a mapping"):
+        read_table(7, set_id="a")
+
+
+def test_a_schema_from_elsewhere_is_refused():
+    with pytest.raises(InputError, match="not a table schema"):
+        TableSchema.from_dict({"set_id": "a"})
+
+
+def test_progress_is_shown_when_asked(tmp_path, capsys):
+    path = write(frame(), tmp_path / "t.csv")
+    read_table(path, set_id="visit", target="outcome", progress=True)
+    assert "reading t.csv" in capsys.readouterr().err
+    read_table(path, set_id="visit", target="outcome", progress=False)
+    assert capsys.readouterr().err == ""
