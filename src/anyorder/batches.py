@@ -1,0 +1,64 @@
+"""Which samples a run reads, in what order and in what pieces; and the generators it draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyorder.orderings import reorder
+from anyorder.tables import SetData
+
+
+class Deck:
+    """Batches of sample numbers, a fresh permutation each pass; the k-th depends on (seed, k) alone."""
+
+    def __init__(self, size: int, batch_size: int, seed: int, device: torch.device) -> None:
+        self.size, self.batch_size, self.seed, self.device = size, batch_size, seed, device
+        self.batches = -(-size // batch_size)
+        self._passes = -1
+
+    def batch(self, step: int) -> Tensor:
+        passes, place = divmod(step, self.batches)
+        if passes != self._passes:
+            generator = generator_of(torch.device("cpu"), self.seed, passes)
+            self._order = torch.randperm(self.size, generator=generator).to(self.device)
+            self._passes = passes
+        return self._order[place * self.batch_size : (place + 1) * self.batch_size]
+
+
+def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Cut each sample into runs of at most ``size`` elements, the last of them ending at its own end.
+
+    Yields (elements ``[B, ≤ size, D]``, lengths ``[B]``, is it the last). The first runs hold what stands before
+    each sample's last ``size`` elements; a sample with none there has length 0 in them.
+
+    >>> [(part[0, :, 0].tolist(), last) for part, _, last in pieces(torch.arange(5.0).reshape(1, 5, 1), None, 2)]
+    [([0.0, 1.0], False), ([2.0], False), ([3.0, 4.0], True)]
+    """
+    batch, longest = elements.shape[:2]
+    if lengths is None:
+        lengths = torch.full((batch,), longest, device=elements.device)
+    head = (lengths - size).clamp(min=0)
+    for start in range(0, int(head.max()), size):
+        sizes = (head - start).clamp(0, size)
+        yield elements[:, start : start + int(sizes.max())], sizes, False
+    sizes = lengths - head
+    index = head[:, None] + torch.arange(int(sizes.max()), device=elements.device)
+    yield reorder(elements, index.clamp(max=longest - 1)), sizes, True
+
+
+def together(one: SetData, other: SetData) -> SetData:
+    """The sets of both, without targets."""
+    offsets = torch.cat([one.offsets, one.offsets[-1] + other.offsets[1:]])
+    return SetData(torch.cat([one.elements, other.elements]), offsets)
+
+
+def seed_of(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+
+
+def generator_of(device: torch.device, *parts: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed_of(*parts))

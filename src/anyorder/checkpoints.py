@@ -1,0 +1,158 @@
+"""A run on disk: one file, replaced whole, from which the run continues at the step it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather, reduce
+from torch import Tensor
+
+from anyorder._checks import InputError
+from anyorder.penalties import InvarianceBudget
+from anyorder.storage import load_tensors, save_tensors
+
+_CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
+
+
+class Checkpoint:
+    """A run on disk: one file, replaced whole, from which the run continues at the step it was written."""
+
+    def __init__(self, run: Any, path: Path) -> None:
+        self.run, self.path = run, path
+        self._next = time.monotonic() + run.config.checkpoint_seconds
+
+    def due(self) -> bool:
+        """Whether it is time to write. Several processes ask the first one's clock, now and then."""
+        run = self.run
+        now = time.monotonic() >= self._next
+        if run.world == 1:
+            return now
+        if run.result.steps % _CLOCK_EVERY and run.result.steps % run.deck.batches:
+            return False
+        return bool(reduce(torch.tensor(float(now and run.rank == 0), device=run.device), "sum") > 0)
+
+    def write(self) -> None:
+        run = self.run
+        own = {
+            "orderings": run.orderings.get_state(),
+            "draws": run.draws.get_state(),
+            "dropout": _dropout_state(run.device),
+            "sums": torch.cat([run.sums, run.sums.new_tensor([run.penalised])]),
+        }
+        tensors = {f"process/{name}": self._of_all_processes(value) for name, value in own.items()}
+        tensors |= {f"model/{name}": value for name, value in run.model.state_dict().items()}
+        tensors |= {f"best/{name}": value for name, value in (run.best or {}).items()}
+        optimizer = run.optimizer.state_dict()
+        numbers = {}
+        for index, state in optimizer["state"].items():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer/{index}/{name}"] = value
+                elif value is not None:
+                    numbers[f"{index}/{name}"] = value
+        metadata = {
+            "run": self._describe(),
+            "result": dataclasses.asdict(run.result),
+            "finished": run.finished,
+            "epoch_started": run.epoch_started,
+            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+            "schedule": run.schedule.state_dict(),
+            "scaler": run.scaler.state_dict(),
+            "budget": run.weight.state_dict() if isinstance(run.weight, InvarianceBudget) else None,
+        }
+        if run.rank == 0:
+            save_tensors(self.path, tensors, metadata)
+        self._next = time.monotonic() + run.config.checkpoint_seconds
+
+    def resume(self) -> None:
+        """Take over what the file says, if there is one."""
+        run = self.run
+        found = self.path.exists()
+        if run.world > 1 and reduce(torch.tensor(float(found), device=run.device), "sum") not in (0.0, run.world):
+            raise InputError(f"{self.path} is seen by some processes only; the workdir must be on a disk they share")
+        if not found:
+            return
+        tensors, metadata = load_tensors(self.path)
+        self._require_same_run(metadata)
+        run.result.__dict__.update(metadata["result"])
+        run.finished, run.epoch_started = metadata["finished"], metadata["epoch_started"]
+        run.model.load_state_dict(_under("model/", tensors))
+        run.best = {name: value.to(run.device) for name, value in _under("best/", tensors).items()} or None
+        state: dict[int, dict[str, Any]] = {}
+        saved = _under("optimizer/", tensors) | metadata["optimizer"]["numbers"]
+        for key, value in saved.items():
+            index, _, name = key.partition("/")
+            state.setdefault(int(index), {})[name] = value
+        run.optimizer.load_state_dict({"state": state, "param_groups": metadata["optimizer"]["groups"]})
+        run.schedule.load_state_dict(metadata["schedule"])
+        run.scaler.load_state_dict(metadata["scaler"])
+        if isinstance(run.weight, InvarianceBudget):
+            run.weight.load_state_dict(metadata["budget"])
+        own = {name: value[run.rank] for name, value in _under("process/", tensors).items()}
+        run.orderings.set_state(own["orderings"])
+        run.draws.set_state(own["draws"])
+        _set_dropout_state(run.device, own["dropout"])
+        run.sums.copy_(own["sums"][:2])
+        run.penalised = int(own["sums"][2])
+
+    def _of_all_processes(self, value: Tensor) -> Tensor:
+        return value[None] if self.run.world == 1 else gather(value[None].to(self.run.device))
+
+    def _describe(self) -> dict[str, Any]:
+        run = self.run
+        config = getattr(run.penalty, "config", None)
+        logging = ("checkpoint_seconds", "tensorboard")
+        return {
+            **{name: value for name, value in run.config.to_dict().items() if name not in logging},
+            "penalty": config() if config is not None else repr(run.penalty),
+            "penalty_weight": run.weight if isinstance(run.weight, float) else type(run.weight).__name__,
+            "processes": run.world,
+            "samples": len(run.data),
+            "elements": len(run.data.elements),
+            "parameters": [list(p.shape) for p in run.parameters],
+        }
+
+    def _require_same_run(self, metadata: dict[str, Any]) -> None:
+        there, here = metadata.get("run", {}), json.loads(json.dumps(self._describe()))
+        for name in sorted({*there, *here}):
+            if there.get(name) != here.get(name):
+                raise InputError(
+                    f"{self.path.parent} holds a run with another {name}: {there.get(name)!r} there, "
+                    f"{here.get(name)!r} here (give this run its own workdir, or delete that one)"
+                )
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
+    """Dropout draws from the global generator: seed it for a while, then put it back as it was."""
+    before, outside = torch.get_rng_state(), _dropout_state(device)
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+    try:
+        yield
+    finally:
+        _set_dropout_state(device, outside)
+        torch.set_rng_state(before)
+
+
+def _dropout_state(device: torch.device) -> Tensor:
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+
+
+def _set_dropout_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state)

@@ -1,0 +1,599 @@
+"""One training loop: task loss plus penalty, on one process or many, resumable to the step.
+
+A run is a pure function of its data, its :class:`TrainConfig` and the weights it starts from. Batches depend on
+(seed, step) alone, random draws on generators of the loop's own, so a run that is killed and started again in the
+same ``workdir`` ends with the weights of one that was not. The global generator is left as it was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils import reduce
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyorder._checks import InputError, one_of, real_number, whole_number
+from anyorder.batches import Deck, generator_of, pieces, seed_of, together
+from anyorder.checkpoints import Checkpoint, own_randomness
+from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
+from anyorder.orderings import reorder
+from anyorder.penalties import InvarianceBudget, order_gap
+from anyorder.progress import Journal, Record, Silent, display
+from anyorder.recurrence import Recurrence, tree_map
+from anyorder.tables import SetData
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Batch = tuple[Tensor, Tensor | None]
+
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": functools.partial(F.cross_entropy, reduction="none"),
+    "mse": functools.partial(F.mse_loss, reduction="none"),
+    "l1": functools.partial(F.l1_loss, reduction="none"),
+    "huber": functools.partial(F.huber_loss, reduction="none"),
+}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
+}
+_BUDGET_EVERY = 10  # steps between two looks at the gap by an InvarianceBudget
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a run goes. Everything is checked here, before any data is touched.
+
+    ``optimizer``: a name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser (which then owns
+    ``learning_rate`` and ``weight_decay``, except for the peak of the one-cycle schedule). ``schedule``:
+    "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
+    progress) or "constant". ``clip``: the largest norm of the gradient. ``order="shuffle"``: a fresh random
+    ordering of each sample every epoch. ``window``: truncated backpropagation, see :func:`train`. ``patience``:
+    stop after so many epochs without a better validation figure. ``maximize``: a larger ``metric`` is better.
+    ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
+    ``checkpoint_seconds``: the least time between two checkpoints (0: after each step). ``mixed_precision``:
+    "no", "fp16", "bf16" or None (what ``accelerate launch`` says). ``device``: "auto" or a name torch knows.
+
+    >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
+    0.003
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    optimizer: str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = "adam"
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.0
+    schedule: str = "one-cycle"
+    plateau_patience: int = 5
+    plateau_factor: float = 0.5
+    clip: float | None = 1.0
+    order: str = "keep"
+    window: int | None = None
+    patience: int | None = None
+    maximize: bool = False
+    seed: int = 0
+    gap_every: int = 1
+    gap_samples: int = 64
+    checkpoint_seconds: float = 30.0
+    mixed_precision: str | None = None
+    device: str = "auto"
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("epochs", self.epochs)
+        whole_number("batch_size", self.batch_size)
+        if not callable(self.optimizer):
+            one_of("optimizer", self.optimizer, OPTIMIZERS)
+        real_number("learning_rate", self.learning_rate, above=0)
+        real_number("weight_decay", self.weight_decay, at_least=0)
+        one_of("schedule", self.schedule, ["one-cycle", "plateau", "constant"])
+        whole_number("plateau_patience", self.plateau_patience, minimum=0)
+        real_number("plateau_factor", self.plateau_factor, above=0, below=1)
+        if self.clip is not None:
+            real_number("clip", self.clip, above=0)
+        one_of("order", self.order, ["keep", "shuffle"])
+        if self.window is not None:
+            whole_number("window", self.window, minimum=2)
+        if self.patience is not None:
+            whole_number("patience", self.patience)
+        whole_number("seed", self.seed, minimum=0)
+        whole_number("gap_every", self.gap_every, minimum=0)
+        whole_number("gap_samples", self.gap_samples, minimum=2)
+        real_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        one_of("mixed_precision", self.mixed_precision, [None, "no", "fp16", "bf16"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values (an own optimiser by its name)."""
+        values = dataclasses.asdict(self)
+        if callable(self.optimizer):
+            values["optimizer"] = getattr(self.optimizer, "__qualname__", repr(self.optimizer))
+        return values
+
+
+@dataclass
+class TrainResult:
+    """What a run leaves behind; the model holds its best weights (the last ones without validation).
+
+    ``history``: a dict an epoch with ``epoch``, ``step``, ``loss``, ``penalty``, ``penalty_weight``, ``gap``,
+    ``validation``, ``learning_rate``, ``samples_per_second``, ``seconds``; what was not measured is None.
+    ``stopped``: "finished", "patience" or "diverged".
+    """
+
+    history: list[Record] = field(default_factory=list)
+    best_epoch: int | None = None
+    best_validation: float | None = None
+    steps: int = 0
+    seconds: float = 0.0
+    stopped: str = "finished"
+
+
+class Objective(nn.Module):
+    """Task output and penalty in one forward, the module to wrap for data parallelism or compilation.
+
+    ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The
+    penalty reuses the pass's own trajectory; with ``penalty_on = (elements, lengths)`` it is taken on those
+    (unlabelled) samples instead. Under autocast it is computed in full precision by a pass of its own: two
+    nearly equal states cannot be told apart in bfloat16.
+
+    >>> import anyorder as ao
+    >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
+    >>> output, penalty = objective(torch.randn(4, 5, 3))
+    >>> output.shape, penalty.shape
+    (torch.Size([4, 1]), torch.Size([]))
+    """
+
+    def __init__(self, model: nn.Module, penalty: Callable[..., Tensor] | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.penalty = penalty
+
+    def forward(
+        self,
+        elements: Tensor,
+        lengths: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        penalty_on: Batch | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        if self.penalty is None:
+            return self.model(elements, lengths), elements.new_zeros((), dtype=torch.float32)
+        device = elements.device.type
+        mixed = torch.is_autocast_enabled(device)
+        if penalty_on is None and not mixed and _gives_trajectory(self.model):
+            output, trajectory = self.model(elements, lengths, return_trajectory=True)
+            return output, self.penalty(trajectory, generator=generator)
+        output = self.model(elements, lengths)
+        with torch.autocast(device, enabled=False) if mixed else nullcontext():
+            batch = (elements, lengths) if penalty_on is None else penalty_on
+            return output, self.penalty(self.model, *batch, generator=generator)
+
+
+def train(
+    model: nn.Module,
+    loss: str | Loss,
+    data: SetData,
+    *,
+    config: TrainConfig | None = None,
+    penalty: Callable[..., Tensor] | None = None,
+    penalty_weight: float | Callable[[float], float] | InvarianceBudget = 0.0,
+    validation: SetData | None = None,
+    unlabelled: SetData | None = None,
+    metric: Callable[[Tensor, Tensor], float] | None = None,
+    workdir: str | Path | None = None,
+    progress: bool | None = None,
+    log: Callable[[Record], None] | None = None,
+) -> TrainResult:
+    """Minimise mean task loss + ``penalty_weight`` · penalty, and leave the best weights in ``model``.
+
+    ``loss``: a name of :data:`LOSSES` or a callable (outputs, targets) -> a scalar mean or one value a sample
+    (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
+    ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``InvarianceBudget``, which looks at
+    the order gap of the batch every ten steps. ``unlabelled``: the penalty is taken on batches of its own, drawn
+    from labelled and unlabelled samples together. ``validation`` with ``metric(outputs, targets)`` (default: the
+    loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``; a run found there is continued, a
+    finished one is returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
+
+    ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
+    gradient flows through the last w elements alone: the state that enters them is computed exactly but held
+    constant, so nothing before (a learned start state included) hears of the loss. What comes before is scanned
+    w elements at a time, the state passed on without gradient. The penalty is the mean over all (sample, window)
+    pairs with two elements or more, its gradient confined to the window. One optimiser step a batch; memory does
+    not grow with the length.
+
+    Under ``accelerate launch`` the batch is shared among the processes and the gradients summed: the same step
+    as one process takes, except that each draws its own subsets for the penalty.
+
+    >>> import anyorder as ao
+    >>> data = SetData.of(torch.rand(32, 4, 1), torch.rand(32))
+    >>> result = train(ao.RecurrentSetModel(1, 1, hidden=8), "mse", data, penalty=ao.SIRE(), penalty_weight=1.0,
+    ...                config=TrainConfig(epochs=2), progress=False)
+    >>> result.steps, len(result.history)
+    (2, 2)
+    """
+    torch.set_flush_denormal(True)
+    config = config or TrainConfig()
+    if data.targets is None:
+        raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
+    if validation is not None and validation.targets is None:
+        raise InputError("validation must have targets; got a SetData without")
+    if validation is None and (config.patience is not None or metric is not None):
+        raise InputError("patience and metric need validation data; got validation=None")
+    if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
+        raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
+    if isinstance(loss, str):
+        loss = LOSSES[one_of("loss", loss, LOSSES)]
+    if config.window is not None and not _gives_trajectory(model):
+        raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
+    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
+    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)):
+        return run.go(None if workdir is None else Path(workdir), progress, log)
+
+
+class _Run:
+    """A run in progress: everything that changes while it goes, how to take a step, and how to write it down."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: SetData,
+        config: TrainConfig,
+        penalty: Callable[..., Tensor] | None,
+        penalty_weight: float | Callable[[float], float] | InvarianceBudget,
+        validation: SetData | None,
+        unlabelled: SetData | None,
+        metric: Callable[[Tensor, Tensor], float] | None,
+    ) -> None:
+        processes = accelerate.PartialState()
+        self.rank, self.world = processes.process_index, processes.num_processes
+        self.device = processes.device if config.device == "auto" else torch.device(config.device)
+        self.config, self.model, self.loss, self.metric = config, model.to(self.device), loss, metric
+        like = parameter_of(model)
+        self.data = placed(data, like)
+        self.validation = None if validation is None else placed(validation, like)
+        if self.data.weights is not None:
+            self.data = dataclasses.replace(self.data, weights=_mean_one(self.data.weights.to(like.dtype)))
+        self.penalty, self.weight = penalty, penalty_weight
+        if not callable(penalty_weight) and not isinstance(penalty_weight, InvarianceBudget):
+            self.weight = real_number("penalty_weight", penalty_weight, at_least=0)
+        self.plain, self.objective = Objective(model), Objective(model, penalty)
+        self.deck = Deck(len(data), config.batch_size, seed_of(config.seed, 0), self.device)
+        self.penalty_data = None if unlabelled is None else together(self.data, placed(unlabelled, like))
+        if self.penalty_data is not None:
+            self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
+        self.total_steps = config.epochs * self.deck.batches
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = self._make_optimizer()
+        self.schedule = self._make_schedule()
+        precision = config.mixed_precision or accelerate.utils.parse_choice_from_env("ACCELERATE_MIXED_PRECISION", "no")
+        self.precision = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.orderings = generator_of(self.device, config.seed, self.rank, 0)
+        self.draws = generator_of(self.device, config.seed, self.rank, 1)
+        self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
+        self.result = TrainResult()
+        self.finished = False
+        self.best: dict[str, Tensor] | None = None
+        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of loss and penalty over samples
+        self.penalised = 0  # samples of this epoch that had a penalty
+        self.epoch_started = 0.0
+
+    # One step ------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        steps = self.result.steps
+        weight = self.penalty_weight()
+        index, share = self._my_part(self.deck.batch(steps))
+        batch = self.data.batch(index)
+        if self.config.order == "shuffle":
+            batch = reorder(batch[0], orderings_of(*batch, 1, self.orderings)[:, 0]), batch[1]
+        penalty_on = None
+        if weight and self.penalty_data is not None:
+            penalty_on = self.penalty_data.batch(self._my_part(self.penalty_deck.batch(steps))[0])
+        self.optimizer.zero_grad()
+        backward = self._backward if self.config.window is None else self._backward_in_windows
+        loss, penalty = backward(batch, index, share, weight, penalty_on)
+        self._update()
+        self.sums[0] += loss * (len(index) if share else 0)
+        if penalty is not None:
+            self.sums[1] += penalty * len(index)
+            self.penalised += len(index)
+        self.result.steps += 1
+        if isinstance(self.weight, InvarianceBudget) and steps % _BUDGET_EVERY == 0:
+            self.weight.update(self._mean_over_processes(self._gap_of(penalty_on or batch, self.draws)))
+
+    def _backward(
+        self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Add the gradients of the weighted sum; returns task loss and penalty (None at weight 0)."""
+        objective = self.objective if weight else self.plain
+        with self._autocast():
+            output, penalty = objective(*batch, self.draws, penalty_on)
+            loss = self._task_loss(output, index)
+        total = loss * share if self.world > 1 else loss
+        if weight:
+            total = total + weight * self._penalty_share(penalty_on or batch) * penalty
+        self.scaler.scale(total).backward()
+        return loss.detach(), penalty.detach() if weight else None
+
+    def _backward_in_windows(
+        self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same by truncated backpropagation."""
+        if penalty_on is None:
+            return self._window_by_window(batch, weight, index, share)
+        loss, _ = self._window_by_window(batch, 0.0, index, share)
+        return loss, self._window_by_window(penalty_on, weight, None, 0.0)[1]
+
+    def _window_by_window(
+        self, batch: Batch, weight: float, index: Tensor | None, share: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Penalise every window, and take the loss at the end if ``index`` is given.
+
+        Each window's graph is freed before the next is scanned. Penalised windows run in full precision.
+        """
+        model: Any = self.model
+        assert self.config.window is not None
+        loss, mean = torch.zeros(2, device=self.device)
+        if weight:
+            factor = weight * self._penalty_share(batch)
+            pairs = self._pairs(batch).sum().clamp(min=1)
+        state = None
+        for elements, lengths, is_last in pieces(*batch, self.config.window):
+            total: Any = None
+            ends = is_last and index is not None
+            with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
+                trajectory = model.recurrence.scan(model.encode(elements, lengths), lengths, state=state)
+                if weight:
+                    penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
+                    penalty = penalty * ((lengths >= 2).sum() / pairs)
+                    mean = mean + penalty.detach()
+                    total = factor * penalty
+                if ends:
+                    loss = self._task_loss(model.readout(trajectory.last), index)  # type: ignore[arg-type]
+                    total = loss * share if total is None else total + loss * share
+            if total is not None:
+                self.scaler.scale(total).backward()
+            state = tree_map(torch.detach, trajectory.last)
+            trajectory = penalty = total = None  # lets go of this window's states before the next is scanned
+        return loss.detach(), mean if weight else None
+
+    def _update(self) -> None:
+        if self.world > 1:
+            _sum_gradients(self.parameters)
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        if self.config.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.config.schedule == "one-cycle":
+            self.schedule.step()
+
+    def _task_loss(self, output: Tensor, index: Tensor) -> Tensor:
+        assert self.data.targets is not None
+        targets = self.data.targets[index]
+        value = self.loss(*matched(output, targets))
+        if self.data.weights is not None:
+            if value.dim() == 0:
+                raise InputError(
+                    "with weights the loss must return one value a sample; got a scalar (reduction='none')"
+                )
+            value = value.reshape(len(index), -1).mean(1) * self.data.weights[index]
+        return value.mean()
+
+    def penalty_weight(self) -> float:
+        """The weight of the next step."""
+        if isinstance(self.weight, InvarianceBudget):
+            return self.weight.weight
+        if callable(self.weight):
+            return float(self.weight(self.result.steps / self.total_steps))
+        return self.weight
+
+    def _my_part(self, index: Tensor) -> tuple[Tensor, float]:
+        """This process's samples of a global batch, and its share of the batch's mean."""
+        if self.world == 1:
+            return index, 1.0
+        mine = index.tensor_split(self.world)[self.rank]
+        if len(mine) == 0:  # fewer samples than processes: take part without counting
+            return index[:1], 0.0
+        return mine, len(mine) / len(index)
+
+    def _pairs(self, batch: Batch) -> Tensor:
+        """How many windows of each sample hold two elements or more, and so have a penalty."""
+        elements, lengths = batch
+        if lengths is None:
+            lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
+        size = self.config.window or elements.shape[1] + 1
+        head = (lengths - size).clamp(min=0)
+        return head // size + (head % size >= 2).long() + (lengths - head >= 2).long()
+
+    def _penalty_share(self, batch: Batch) -> float:
+        """This process's share of the mean penalty of the global batch."""
+        if self.world == 1:
+            return 1.0
+        mine = self._pairs(batch).sum()
+        return float(mine / reduce(mine, "sum").clamp(min=1))
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.precision is None else torch.autocast(self.device.type, self.precision)
+
+    # One epoch -----------------------------------------------------------------------------------------------
+
+    def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
+        """Train until the end, from the checkpoint in ``workdir`` if there is one."""
+        checkpoint = None if workdir is None else Checkpoint(self, workdir / "checkpoint.safetensors")
+        if checkpoint is not None:
+            checkpoint.resume()
+        main, result = self.rank == 0, self.result
+        shown = display(progress, self.total_steps, result.steps) if main else Silent()
+        journal = Journal(
+            workdir if main else None, self.config.tensorboard and main, log if main else None, result.history
+        )
+        clock = time.monotonic() - result.seconds
+        try:
+            while not self.finished:
+                self.model.train()
+                while result.steps < self.deck.batches * (len(result.history) + 1):
+                    self.step()
+                    result.seconds = time.monotonic() - clock
+                    shown.step(result.steps)
+                    if checkpoint is not None and checkpoint.due():
+                        checkpoint.write()
+                record = self._end_epoch()
+                result.seconds = time.monotonic() - clock
+                journal.epoch(record)
+                shown.epoch(record)
+                if checkpoint is not None and (self.finished or checkpoint.due()):
+                    checkpoint.write()
+        finally:
+            shown.close()
+            journal.close()
+        if self.world > 1 and progress is not False:
+            rate = len(self.data) * len(result.history) / self.world / max(result.seconds, 1e-9)
+            print(f"process {self.rank} of {self.world}: {rate:,.0f} samples a second", file=sys.stderr, flush=True)
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+        self.model.eval()
+        return result
+
+    def _end_epoch(self) -> Record:
+        config, result = self.config, self.result
+        loss, penalty = self._epoch_means()
+        epoch = len(result.history)
+        seconds = result.seconds - self.epoch_started
+        gap = None
+        if self.gap_batch is not None and config.gap_every and (epoch + 1) % config.gap_every == 0:
+            gap = self._gap_of(self.gap_batch, generator_of(self.device, config.seed, 3))
+        validation = self._validate()
+        record = {
+            "epoch": epoch,
+            "step": result.steps,
+            "loss": loss,
+            "penalty": penalty,
+            "penalty_weight": self.penalty_weight() if self.penalty is not None else None,
+            "gap": gap,
+            "validation": validation,
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "samples_per_second": len(self.data) / max(seconds, 1e-9),
+            "seconds": seconds,
+        }
+        result.history.append(record)
+        self.sums.zero_()
+        self.penalised, self.epoch_started = 0, result.seconds
+        if not math.isfinite(loss):
+            return self._diverged(record)
+        better = validation is not None and self._is_better(validation)
+        if better:
+            result.best_epoch, result.best_validation = epoch, validation
+            self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
+        if config.schedule == "plateau":
+            self.schedule.step(loss if validation is None else validation)
+        if config.patience is not None and epoch - (result.best_epoch or 0) >= config.patience:
+            result.stopped = "patience"
+        self.finished = result.stopped != "finished" or epoch + 1 == config.epochs
+        return record
+
+    def _diverged(self, record: Record) -> Record:
+        message = f"the loss is {record['loss']} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
+        if self.best is None:
+            raise InputError(f"training diverged, {message}")
+        warnings.warn(
+            f"training stopped, {message}; the weights of epoch {self.result.best_epoch} are kept", stacklevel=2
+        )
+        self.result.stopped, self.finished = "diverged", True
+        return record
+
+    def _epoch_means(self) -> tuple[float, float | None]:
+        sums = torch.cat([self.sums, self.sums.new_tensor([self.penalised])])
+        if self.world > 1:
+            sums = reduce(sums, "sum")
+        loss, penalty, penalised = sums.tolist()
+        return loss / len(self.data), penalty / penalised if penalised else None
+
+    def _is_better(self, value: float) -> bool:
+        best = self.result.best_validation
+        return best is None or (value > best if self.config.maximize else value < best)
+
+    def _validate(self) -> float | None:
+        if self.validation is None:
+            return None
+        assert self.validation.targets is not None
+        with self._autocast():
+            outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
+        matched = matched(outputs, self.validation.targets)
+        return float(self.metric(*matched)) if self.metric is not None else float(self.loss(*matched).mean())
+
+    def _gap_of(self, batch: Batch, generator: torch.Generator) -> float:
+        """The order gap of the first ``gap_samples`` of a batch, in eval mode."""
+        elements, lengths = (None if part is None else part[: self.config.gap_samples] for part in batch)
+        was_training = self.model.training
+        self.model.eval()
+        gap = order_gap(self.model, elements, lengths, generator=generator)  # type: ignore[arg-type]
+        self.model.train(was_training)
+        return float(gap)
+
+    def _mean_over_processes(self, value: float) -> float:
+        if self.world == 1:
+            return value
+        return float(reduce(torch.tensor(value, device=self.device), "mean"))
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        make = self.config.optimizer
+        if callable(make):
+            return make(self.parameters)
+        return OPTIMIZERS[make](self.parameters, lr=self.config.learning_rate, weight_decay=self.config.weight_decay)
+
+    def _make_schedule(self) -> Any:
+        config = self.config
+        if config.schedule == "one-cycle":
+            cycles = any(key in self.optimizer.defaults for key in ("momentum", "betas"))
+            return torch.optim.lr_scheduler.OneCycleLR(
+                self.optimizer, config.learning_rate, self.total_steps + 1, cycle_momentum=cycles
+            )
+        mode: Any = "max" if config.maximize and self.validation is not None else "min"
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self.optimizer, mode, factor=config.plateau_factor, patience=config.plateau_patience
+        )
+
+
+def _gives_trajectory(model: nn.Module) -> bool:
+    """Whether ``model`` is made of ``encode``, ``recurrence`` and ``readout``, as RecurrentSetModel is."""
+    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "readout")
+
+
+def _gap_batch(model: nn.Module, data: SetData, config: TrainConfig) -> Batch | None:
+    """The fixed samples on which the gap is measured, None where there is none to measure."""
+    first = torch.arange(min(config.gap_samples, len(data)), device=data.offsets.device)
+    if not config.gap_every or not _gives_trajectory(model) or int((data.lengths[first] >= 2).sum()) < 2:
+        return None
+    return data.batch(first)
+
+
+def _mean_one(weights: Tensor) -> Tensor:
+    if bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        raise InputError("weights must not be negative and not all zero")
+    return weights / weights.mean()
+
+
+def _sum_gradients(parameters: list[nn.Parameter]) -> None:
+    """Sum the gradients over the processes, as one message."""
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    grads: list[Tensor] = [p.grad for p in parameters]  # type: ignore[misc]
+    flat = reduce(torch.cat([g.flatten() for g in grads]), "sum")
+    for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(total.view_as(grad))
