@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from anyorder._checks import InputError, whole_number
@@ -134,26 +133,6 @@ TASKS = {
 }
 
 
-class NumberEmbedding(nn.Module):
-    """A frozen random vector for each whole number: ``[B, T, 1]`` int64 to ``[B, T, features]``, U(−½, ½).
-
-    The input the Janossy pooling paper's protocol gives every method. The vectors are drawn from ``seed``.
-
-    >>> NumberEmbedding(alphabet=20, features=8)(torch.tensor([[[3], [19]]])).shape
-    torch.Size([1, 2, 8])
-    """
-
-    table: Tensor
-
-    def __init__(self, alphabet: int, features: int, seed: int = 0) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.register_buffer("table", torch.rand(alphabet, features, generator=generator) - 0.5)
-
-    def forward(self, elements: Tensor) -> Tensor:
-        return self.table[elements[..., 0]]
-
-
 def splits(
     task: Task, sizes: dict[str, int], n: int | tuple[int, int], *, alphabet: int, seed: int
 ) -> dict[str, SetData]:
@@ -169,14 +148,3 @@ def splits(
 def _generator(seed: int, name: str) -> torch.Generator:
     offset = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 1_000_003
     return torch.Generator().manual_seed(seed * 1_000_003 + offset)
-
-
-def standardised(targets: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation that bring training targets to mean 0 and deviation 1."""
-    return targets.mean().item(), max(targets.std().item(), 1e-8)
-
-
-def moved(data: SetData, shift: float, scale: float) -> SetData:
-    """``data`` with targets (y − shift) / scale."""
-    targets: Any = None if data.targets is None else (data.targets - shift) / scale
-    return SetData(data.elements, data.offsets, targets, data.weights)
