@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -159,12 +160,12 @@ class _Layout:
         """The row before each row: ``first [B, …]`` before the first step, then ``rows`` of the step before."""
         if not self.ragged:
             return torch.cat([first, rows[: -self.batch]])
-        first = first[self.order]
-        parts, begin = [first[: self.sizes[0]]], 0
-        for size, following in zip(self.sizes, self.sizes[1:], strict=False):
-            parts.append(rows[begin : begin + following])
-            begin += size
-        return torch.cat(parts)
+        start = self.offset[: len(self.sizes)].tolist()
+        before = [
+            torch.arange(size, device=self.device) + begin for size, begin in zip(self.sizes[1:], start, strict=False)
+        ]
+        first = first[self.order[: self.sizes[0]]]
+        return torch.cat([first, rows.index_select(0, torch.cat(before))]) if before else first
 
     def sort(self, state: State) -> State:
         return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
@@ -309,15 +310,14 @@ class StepRecurrence(Recurrence):
         state = layout.sort(start)
         steps: list[State] = []
         finished: list[State] = []  # states of samples that have ended, longest last
-        begin, running = 0, layout.batch
-        for size in layout.sizes:
+        running = layout.batch
+        for size, element in zip(layout.sizes, rows.split(layout.sizes), strict=True):
             if size < running:
                 finished.append(tree_map(lambda leaf, size=size: leaf[size:], state))
                 state = tree_map(lambda leaf, size=size: leaf[:size], state)
                 running = size
-            state = step(rows[begin : begin + size], state)
+            state = step(element, state)
             steps.append(state)
-            begin += size
         parts = [state, *reversed(finished)]
         last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
         return layout.unsort(last), _Rows(steps).select, dropped
@@ -456,27 +456,53 @@ class NativeRecurrence(Recurrence):
 
     def _run_kernel(self, rows: Tensor, layout: _Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """One layer: (outputs as rows, last state of each sample)."""
-        initial = [leaf.unsqueeze(0).contiguous() for leaf in tree_leaves(layout.sort(first))]
-        flags = (self.module.bias, 1, 0.0, torch.is_grad_enabled(), False)
-        if not layout.ragged:
-            outputs, *ends = self._kernel(
-                rows.reshape(layout.longest, layout.batch, -1),
-                initial if self.is_lstm else initial[0],
-                weights,
-                *flags,
-                False,
-            )
-            outputs = outputs.reshape(len(rows), -1)
-        else:
-            # The kernel wants no empty sample: those stay out, their start state is their last.
-            filled = layout.sizes[0]
-            hidden = [leaf[:, :filled] for leaf in initial]
-            outputs, *ends = self._kernel(
-                rows, torch.tensor(layout.sizes), hidden if self.is_lstm else hidden[0], weights, *flags
-            )
-            ends = [torch.cat([end, leaf[:, filled:]], 1) for end, leaf in zip(ends, initial, strict=True)]
-        last = [layout.unsort(end.squeeze(0)) for end in ends]
+        initial = tree_leaves(layout.sort(first))
+        run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
+        outputs, ends = run(rows, layout, initial, weights)
+        last = [layout.unsort(end) for end in ends]
         return outputs, tuple(last) if self.is_lstm else last[0]
+
+    def _run_segments(
+        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the dense kernel over each stretch of steps in which no sample ends.
+
+        On a CPU the packed kernel's backward is quadratic in the number of steps; this one is linear.
+        """
+        segments = [(size, len(list(steps))) for size, steps in groupby(layout.sizes)]
+        outputs, finished = [], []
+        for (size, steps), part in zip(segments, rows.split([n * t for n, t in segments]), strict=True):
+            if size < len(state[0]):
+                finished.append([leaf[size:] for leaf in state])
+                state = [leaf[:size] for leaf in state]
+            hidden = [leaf.unsqueeze(0).contiguous() for leaf in state]
+            output, *ends = self._kernel(
+                part.reshape(steps, size, -1),
+                hidden if self.is_lstm else hidden[0],
+                weights,
+                *self._flags(),
+                False,  # time first
+            )
+            state = [end.squeeze(0) for end in ends]
+            outputs.append(output.reshape(steps * size, -1))
+        if finished:
+            state = [torch.cat(leaves) for leaves in zip(state, *reversed(finished), strict=True)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
+
+    def _run_packed(
+        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the packed kernel (cuDNN) over all rows at once; it takes no empty sample, so those stay out."""
+        filled = layout.sizes[0]
+        hidden = [leaf[:filled].unsqueeze(0).contiguous() for leaf in state]
+        outputs, *ends = self._kernel(
+            rows, torch.tensor(layout.sizes), hidden if self.is_lstm else hidden[0], weights, *self._flags()
+        )
+        return outputs, [torch.cat([end.squeeze(0), leaf[filled:]]) for end, leaf in zip(ends, state, strict=True)]
+
+    def _flags(self) -> tuple[bool, int, float, bool, bool]:
+        """Biases, layers, dropout, training and directions, as torch's kernels take them."""
+        return self.module.bias, 1, 0.0, torch.is_grad_enabled(), False
 
 
 class _LSTMRows:

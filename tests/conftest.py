@@ -1,0 +1,21 @@
+"""Shared by all tests: one thread a process, so that parallel workers do not fight for cores."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_default_generator() -> None:
+    """Modules draw their initial weights from the default generator; tests fix it, the library never does."""
+    torch.manual_seed(0)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+
+import anyorder as ao
+
+
+def test_pad_keeps_every_element_and_fills_the_rest() -> None:
+    arrays = [np.arange(6, dtype=np.float32).reshape(3, 2), np.empty((0, 2), np.float32), np.ones((1, 2), np.float32)]
+    elements, lengths = ao.pad(arrays, value=-1.0)
+    assert elements.shape == (3, 3, 2)
+    assert elements.dtype == torch.float32
+    assert lengths.tolist() == [3, 0, 1]
+    for row, array in zip(elements, arrays, strict=True):
+        assert row[: len(array)].tolist() == array.tolist()
+        assert (row[len(array) :] == -1.0).all()
+
+
+def test_pad_takes_sets_of_numbers_tensors_and_mixed_types() -> None:
+    elements, lengths = ao.pad([[1, 2, 3], torch.tensor([4.5])])
+    assert elements[..., 0].tolist() == [[1.0, 2.0, 3.0], [4.5, 0.0, 0.0]]
+    assert lengths.tolist() == [3, 1]
+
+
+def test_pad_is_differentiable() -> None:
+    part = torch.ones(2, 1, requires_grad=True)
+    ao.pad([part, torch.zeros(3, 1)])[0].sum().backward()
+    assert part.grad.tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "error", "match"),
+    [
+        ([], ValueError, "at least one array; got an empty list"),
+        ("abc", TypeError, "a list of arrays"),
+        (3, TypeError, "a list of arrays"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], ValueError, "array 0 has 3, array 1 has 4"),
+        ([np.zeros((2, 3, 4))], ValueError, r"array 0 must have shape \[n, D\] or \[n\]; got \[2, 3, 4\]"),
+        ([[1.0], ["a"]], TypeError, "array 1 is not an array of numbers"),
+        ([np.zeros((2, 0))], ValueError, "at least one feature"),
+    ],
+)
+def test_pad_refuses_what_is_not_a_list_of_sets(arrays, error, match) -> None:
+    with pytest.raises(error, match=match):
+        ao.pad(arrays)
+
+
+def test_a_batch_vector_in_any_order_gives_the_same_sets() -> None:
+    x = torch.randn(7, 3, requires_grad=True)
+    batch = torch.tensor([2, 0, 2, 2, 0, 3, 2])
+    elements, lengths = ao.pad_from_batch(x, batch, batch_size=5)
+    assert lengths.tolist() == [2, 0, 4, 1, 0]
+    for b in range(5):
+        assert torch.equal(elements[b, : lengths[b]], x[batch == b])
+    elements.sum().backward()
+    assert (x.grad == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: ao.pad_from_batch(torch.zeros(3), torch.zeros(3).long()), r"x must have shape \[N, D\]"),
+        (lambda: ao.pad_from_batch(torch.zeros(3, 1), torch.zeros(2).long()), r"one whole number a row of x"),
+        (lambda: ao.pad_from_batch(torch.zeros(3, 1), torch.zeros(3)), "one whole number a row of x"),
+        (lambda: ao.pad_from_batch(torch.zeros(1, 1), torch.tensor([-1])), "must not be negative"),
+        (lambda: ao.pad_from_batch(torch.zeros(1, 1), torch.tensor([4]), 2), "batch_size must be at least 5"),
+    ],
+)
+def test_a_wrong_batch_vector_is_refused(call, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        call()
