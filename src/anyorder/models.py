@@ -19,8 +19,6 @@ from torch.nn import functional as F
 from anyorder._checks import (
     InputError,
     InputTypeError,
-    checked_elements,
-    checked_lengths,
     one_of,
     real_number,
     whole_number,
@@ -173,6 +171,7 @@ class RecurrentSetModel(SetModel):
             elements, lengths, _ = self.door(elements, lengths)
             return self.readout(self.recurrence.scan(self.encoder(elements), lengths).last)
 
+        elements, lengths = self.door.check(elements, lengths)
         return average_over_orderings(once, elements, lengths, orderings=self.orderings, seed=self.seed)
 
     def _state_size(self) -> int:
@@ -322,12 +321,11 @@ class JanossyPooling(SetModel):
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.k is not None:
             return self._over_tuples(*self.door(elements, lengths)[:2])
+        elements, lengths = self.sequence.door.check(elements, lengths)
         if not self.training:
             return average_over_orderings(
                 self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed, combine=self.combine
             )
-        elements = checked_elements(elements)
-        lengths = checked_lengths(lengths, elements)
         batch, longest = elements.shape[:2]
         sizes = torch.full((batch,), longest, device=elements.device) if lengths is None else lengths
         return self.sequence(reorder(elements, random_orderings(sizes, longest)[:, 0]), lengths)

@@ -115,6 +115,18 @@ class Door(nn.Module):
             self.register_buffer("table", table)
 
     def forward(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        elements, lengths = self.check(elements, lengths)
+        if lengths is None:
+            return (elements if self.table is None else self._embed(elements)), None, None
+        mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
+        padding = ~mask[:, :, None]
+        elements = elements.masked_fill(padding, 0)
+        if self.table is not None:
+            elements = self._embed(elements).masked_fill(padding, 0)
+        return elements, lengths, mask
+
+    def check(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
+        """The batch as it is, once it is known to be sound; T = 0 becomes one place of padding."""
         elements = checked_elements(elements)
         lengths = checked_lengths(lengths, elements)
         batch, longest, features = elements.shape
@@ -125,11 +137,7 @@ class Door(nn.Module):
             lengths = torch.zeros(batch, dtype=torch.int64, device=elements.device)
         self._check_dtype(elements)
         require_finite(elements, lengths)
-        mask = None
-        if lengths is not None:
-            mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
-            elements = elements.masked_fill(~mask[:, :, None], 0)
-        return (elements if self.table is None else self._embed(elements)), lengths, mask
+        return elements, lengths
 
     def _check_dtype(self, elements: Tensor) -> None:
         if self.table is not None:
