@@ -1,0 +1,243 @@
+"""From a trial on real data to its rows: split, standardise, train the method's model, measure on the test part.
+
+Every method of a seed sees the same split, the same labelled share, the same loss, optimiser, schedule and number of
+steps. A validation part is cut from the training part (by person where people are known); the test part is read once,
+after training. Where labels are few, the rest of the training part is left without them, and only a penalty uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.metrics import f1_score
+from torch import Tensor, nn
+
+from anyorder.inference import predict
+from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
+from anyorder.paper import datasets
+from anyorder.paper.datasets import Dataset
+from anyorder.paper.trials import Outcome, Trial
+from anyorder.penalties import SIRE, order_gap
+from anyorder.tables import SetData
+from anyorder.training import TrainConfig, train
+
+SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
+GAP_SETS = 512  # test sets on which the dependence on order is measured
+
+
+def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+    """Train ``trial.method`` on the training part of a :class:`Dataset` and test it on the test part.
+
+    The setting: ``labels`` (the share of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``,
+    ``learning_rate``, ``validation`` (its share of the training part), ``standardize``, ``votes`` (orderings that
+    π-SGD averages over), ``truncate`` (window of truncated backpropagation), ``track`` (measure the validation part
+    after every epoch, draw it, and keep the best epoch), and what the method's model and penalty take.
+    """
+    chosen = data if isinstance(data, Dataset) else data[trial.setting["data"]]
+    assert chosen.test is not None
+    rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
+    parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
+    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir)
+    return [outcome]
+
+
+def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+    """Cross-validate: ``folds`` trainings, every bag tested once; a seed is one repetition with folds of its own.
+
+    The metrics are the means over folds (weighted by their sizes), so an accuracy is that over all bags.
+    """
+    bags = data[trial.setting["data"]].train
+    outcomes, sizes = [], []
+    for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
+        rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
+        parts = rest, held, bags.select(test_index)
+        outcomes.append(_train_and_test(trial, parts, 2, workdir / f"fold-{number}"))
+        sizes.append(len(test_index))
+
+    def mean(kind: str) -> dict[str, float]:
+        keys = outcomes[0][kind]
+        return {k: _short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
+
+    return [{"validation": mean("validation"), "metrics": mean("metrics"), "parameters": outcomes[0]["parameters"]}]
+
+
+def _train_and_test(
+    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path
+) -> dict[str, Any]:
+    setting, method = dict(trial.setting), trial.method
+    if setting.get("standardize"):
+        parts = tuple(datasets.standardized(*parts))  # type: ignore[assignment]
+    labelled, validation, test = parts
+    unlabelled = None
+    if setting["labels"] < 1:
+        labelled, unlabelled = datasets.few_labels(labelled, setting["labels"], seed=trial.seed)
+    model = build_model(method, setting, labelled.elements.shape[1], classes, seed=trial.seed)
+    penalty = _penalty(method, setting)
+    track = bool(setting.get("track"))
+    batches = math.ceil(len(labelled) / setting["batch_size"])
+    result = train(
+        model,
+        "cross-entropy",
+        labelled,
+        config=TrainConfig(
+            epochs=setting["epochs"] if "epochs" in setting else max(1, round(setting["steps"] / batches)),
+            batch_size=setting["batch_size"],
+            learning_rate=setting["learning_rate"],
+            weight_decay=setting.get("weight_decay", 0.0),
+            order="shuffle" if method in SHUFFLED else "keep",
+            window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
+            maximize=track,
+            gap_every=1 if track else 0,
+            seed=trial.seed,
+            device="cpu",
+        ),
+        penalty=penalty,
+        penalty_weight=setting["penalty_weight"] if penalty else 0.0,
+        unlabelled=unlabelled if penalty else None,
+        validation=validation if track else None,
+        metric=_accuracy if track else None,
+        workdir=workdir,
+        progress=False,
+    )
+    votes = setting.get("votes", 5) if method == "pi-sgd" else 1
+    last = result.history[-1]
+    measured = {
+        **_figures(model, test, votes, trial.seed),
+        **order_figures(model, test, trial.seed),
+        "train_loss": last["loss"],
+        "steps": result.steps,
+        "training_seconds": result.seconds,
+        "samples_per_second": len(labelled) * len(result.history) / max(result.seconds, 1e-9),
+    }
+    outcome: dict[str, Any] = {
+        "validation": _shortened(_figures(model, validation, votes, trial.seed)),
+        "metrics": _shortened(measured),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+    }
+    if track:
+        keys = ("epoch", "seconds", "loss", "validation", "gap")
+        outcome["curve"] = {
+            key: [_short(r[key]) if r[key] is not None else None for r in result.history] for key in keys
+        }
+    return outcome
+
+
+def build_model(method: str, setting: dict[str, Any], features: int, classes: int, *, seed: int) -> nn.Module:
+    """The model of ``method``, its weights drawn from ``seed``; the global generator is left as it was.
+
+    >>> build_model("cnn", {"side": 8}, 1, 10, seed=0)(torch.rand(2, 64, 1)).shape
+    torch.Size([2, 10])
+    """
+    width, dropout = setting.get("hidden", 64), setting.get("dropout", 0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if method == "deepsets":
+            return DeepSets(
+                features,
+                classes,
+                phi=setting.get("phi", (width, width)),
+                rho=setting.get("rho", (width,)),
+                pooling=setting.get("pooling", "mean"),
+                equivariant=setting.get("equivariant", False),
+                activation=setting.get("activation", "relu"),
+                dropout=dropout,
+            )
+        if method == "set-transformer":
+            inducing = setting.get("inducing", 16)
+            return SetTransformer(features, classes, hidden=width, inducing=inducing, layer_norm=True, dropout=dropout)
+        if method == "cnn":
+            return SmallCNN(features, classes, side=setting["side"], dropout=dropout)
+        return RecurrentSetModel(
+            features,
+            classes,
+            cell=setting.get("cell", "gru"),
+            hidden=width,
+            encoder=setting.get("encoder"),
+            readout=setting.get("readout"),
+            activation=setting.get("activation", "relu"),
+            dropout=dropout,
+            readout_dropout=setting.get("readout_dropout", 0.0),
+            gate_bias_span=setting.get("gate_bias_span"),
+        )
+
+
+def _penalty(method: str, setting: dict[str, Any]) -> SIRE | None:
+    """Full SIRE; or, for ``sire-prefix``, swaps within the setting's ``window`` of the given order."""
+    if not method.startswith("sire"):
+        return None
+    if method == "sire-prefix":
+        return SIRE(states="prefix", window=setting["window"], pairs=setting.get("pairs", 1))
+    return SIRE(states="subset", pairs=setting.get("pairs", 1))
+
+
+def _figures(model: nn.Module, data: SetData, votes: int, seed: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(seed)
+    probabilities = predict(model, data, orderings=votes, generator=generator, finish=_softmax)
+    assert data.targets is not None
+    targets, guessed = data.targets, probabilities.argmax(1)
+    return {
+        "accuracy": _accuracy(probabilities, targets),
+        "macro_f1": float(f1_score(targets.numpy(), guessed.numpy(), average="macro", zero_division=0)),
+        "loss": float(nn.functional.nll_loss(probabilities.clamp_min(1e-12).log(), targets)),
+    }
+
+
+@torch.no_grad()
+def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float]:
+    """How much order matters on sets never seen.
+
+    ``flip_rate``: how often a random ordering changes the predicted class; ``accuracy_shuffled``: the accuracy under
+    it; ``order_gap``: squared distance of end states (of a recurrence; else of outputs) of two orderings of a set over
+    that of two sets; ``adjacent_gap``: the same for one swap of neighbours.
+    """
+    model.eval()
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(data), generator=generator)[:GAP_SETS]
+    some = data.select(index)
+    elements, lengths = some.batch(torch.arange(len(some)))
+    given = predict(model, some)
+    shuffled = predict(model, _shuffled(some, generator))
+    assert some.targets is not None
+    figures = {
+        "flip_rate": float((given.argmax(1) != shuffled.argmax(1)).float().mean()),
+        "accuracy_shuffled": _accuracy(shuffled, some.targets),
+    }
+    if isinstance(model, RecurrentSetModel):
+        few = slice(0, max(2, min(len(some), 2**16 // elements.shape[1])))
+        sizes = None if lengths is None else lengths[few]
+        figures["order_gap"] = float(order_gap(model, elements[few], sizes, generator=generator))
+        adjacent = SIRE(states="prefix", window=1, pairs=4, relative=True)
+        figures["adjacent_gap"] = float(adjacent(model, elements[few], sizes, generator=generator))
+    else:
+        moved = (given - shuffled).square().mean()
+        figures["order_gap"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))
+    return figures
+
+
+def _shuffled(data: SetData, generator: torch.Generator) -> SetData:
+    """Every set in a random order of its own."""
+    key = torch.rand(len(data.elements), generator=generator)
+    owner = torch.repeat_interleave(torch.arange(len(data)), data.lengths)
+    order = torch.argsort(key)
+    order = order[torch.argsort(owner[order], stable=True)]
+    return SetData(data.elements[order], data.offsets, data.targets)
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs.argmax(1) == targets).float().mean())
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    return outputs.softmax(1)
+
+
+def _shortened(figures: dict[str, float]) -> dict[str, float]:
+    return {key: _short(value) for key, value in figures.items()}
+
+
+def _short(value: float) -> float:
+    """Six significant digits: what a row needs."""
+    return float(f"{value:.6g}")
