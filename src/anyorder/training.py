@@ -533,8 +533,8 @@ class _Run:
         assert self.validation.targets is not None
         with self._autocast():
             outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
-        matched = matched(outputs, self.validation.targets)
-        return float(self.metric(*matched)) if self.metric is not None else float(self.loss(*matched).mean())
+        outputs, targets = matched(outputs, self.validation.targets)
+        return float(self.metric(outputs, targets)) if self.metric else float(self.loss(outputs, targets).mean())
 
     def _gap_of(self, batch: Batch, generator: torch.Generator) -> float:
         """The order gap of the first ``gap_samples`` of a batch, in eval mode."""
