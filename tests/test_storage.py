@@ -84,8 +84,7 @@ def renamed_zip():
         (struct.pack("<Q", 2) + b"[]", "damaged"),
         (struct.pack("<Q", 200_000) + b"[" * 200_000, "damaged"),
         (
-            struct.pack("<Q", 71)
-            + b'{"w":{"dtype":"F32","shape":[9999999999999],"data_offsets":[0,9999999]}}',
+            struct.pack("<Q", 71) + b'{"w":{"dtype":"F32","shape":[9999999999999],"data_offsets":[0,9999999]}}',
             "damaged",
         ),
         (bytes(range(64)), "damaged"),
@@ -119,9 +118,7 @@ def test_writing_makes_folders_and_leaves_no_litter(tmp_path):
     assert os.listdir(path.parent) == ["file.txt"]
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "quota is used up")]
-)
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "quota is used up")])
 def test_a_full_disk_says_so_and_keeps_the_last_file(tmp_path, monkeypatch, number, words):
     path = tmp_path / "checkpoint.safetensors"
     save_tensors(path, {"w": torch.ones(2)}, {"epoch": 1})

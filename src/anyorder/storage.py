@@ -1,112 +1,21 @@
-"""Files that cannot run code: atomic writes, tensors with JSON beside them, model folders."""
+"""Model folders: weights and what they need to be used again, in files that cannot run code."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import secrets
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from anyorder._files import (
+    load_tensors,
+    save_tensors,
+    sync_folder,
+    tensors_from_bytes,
+    tensors_to_bytes,
+    write_atomically,
+)
 
-import safetensors
-import safetensors.torch
-from torch import Tensor
-
-from anyorder._checks import InputError, InputTypeError
-
-_NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
-_NO_ROOM[errno.EFBIG] = "the file would be larger than the system allows"
-
-
-def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
-    """Write a whole file or nothing: a reader sees the old content or the new, even after a crash.
-
-    The content goes to a temporary file beside ``path``, reaches the disk, and takes the name in one step.
-
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "figures.txt"
-    >>> write_atomically(target, "42")
-    >>> target.read_text()
-    '42'
-    """
-    path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            raise OSError(
-                error.errno,
-                f"{_NO_ROOM[error.errno]}: could not write {len(data):,} bytes to {path}; "
-                "what was there before is intact (free some space and run the command again)",
-            ) from None
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` survive a power cut, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
-) -> None:
-    """Write named tensors and JSON-able ``metadata`` as one safetensors file, atomically."""
-    write_atomically(path, tensors_to_bytes(tensors, metadata))
-
-
-def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and metadata that :func:`save_tensors` wrote. Never runs code found in the file."""
-    return tensors_from_bytes(Path(path).read_bytes(), str(path))
-
-
-def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Named tensors and JSON-able ``metadata`` in the safetensors format.
-
-    >>> import torch
-    >>> packed = tensors_to_bytes({"state": torch.ones(2)}, {"count": 3})
-    >>> tensors_from_bytes(packed)
-    ({'state': tensor([1., 1.])}, {'count': 3})
-    """
-    try:
-        words = json.dumps(dict(metadata or {}), allow_nan=True)
-    except TypeError as error:
-        raise InputTypeError(f"metadata must be made of JSON values: {error}") from None
-    # Tied weights share memory, which the format refuses: each name gets its own copy.
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return safetensors.torch.save(own, {"anyorder": words})
-
-
-def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Undo :func:`tensors_to_bytes`; damaged or foreign bytes give one clear error naming ``source``."""
-    if data[:1] == b"\x80" or data[:2] == b"PK":
-        raise InputError(
-            f"{source} is a pickle or a zip archive, not safetensors; it could run code, so it is not opened "
-            "(save the model again with anyorder.save)"
-        )
-    try:
-        tensors = safetensors.torch.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        metadata = json.loads(header.get("__metadata__", {}).get("anyorder", "{}"))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{source} is damaged or not a safetensors file ({error}); use another copy or make it again"
-        ) from None
-    if not isinstance(metadata, dict):
-        raise InputError(f"{source} holds metadata that is not a JSON object; make the file again")
-    return tensors, metadata
+__all__ = [
+    "load_tensors",
+    "save_tensors",
+    "sync_folder",
+    "tensors_from_bytes",
+    "tensors_to_bytes",
+    "write_atomically",
+]

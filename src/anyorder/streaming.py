@@ -1,0 +1,201 @@
+"""Sets that arrive element by element: one state kept a stream, whatever has gone by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anyorder._checks import InputError, InputTypeError, whole_number
+from anyorder._files import tensors_from_bytes, tensors_to_bytes
+from anyorder.recurrence import Recurrence, State, tree_leaves, tree_map
+
+_PIECE = 4096  # elements of a chunk read at once, so that memory does not grow with the chunk
+
+
+class Stream:
+    """Feed a model its elements as they come; memory and the cost of an element never grow.
+
+    ``model``: one that ``streams`` (:class:`RecurrentSetModel`, :class:`DeepSets`), or a Recurrence, whose value
+    is its state. ``streams=B`` keeps B streams side by side. After any chunks, :meth:`value` is what the model
+    says of all elements so far in one batch, in eval mode.
+
+    >>> import anyorder as ao
+    >>> model = ao.RecurrentSetModel(3, 2, hidden=8)
+    >>> elements = torch.randn(7, 3)
+    >>> stream = ao.Stream(model)
+    >>> stream.update(elements[0])
+    >>> stream.update(elements[1:])
+    >>> torch.allclose(stream.value(), model(elements[None])[0], atol=1e-6), stream.seen
+    (True, 7)
+    """
+
+    def __init__(self, model: nn.Module, streams: int | None = None) -> None:
+        self.model = model
+        self.recurrence = _streaming_recurrence(model)
+        self.streams = None if streams is None else whole_number("streams", streams)
+        with torch.no_grad():
+            self._state: State = tree_map(torch.clone, self.recurrence.start(self.streams or 1))
+        self._seen = torch.zeros(self.streams or 1, dtype=torch.int64)
+
+    @property
+    def seen(self) -> int | Tensor:
+        """How many elements have gone by; with ``streams=B``, of each stream, ``[B]``."""
+        return int(self._seen[0]) if self.streams is None else self._seen.clone()
+
+    def update(self, elements: Any, lengths: Any = None) -> None:
+        """Take in one element ``[D]`` or a chunk ``[n, D]``; of B streams, ``[B, D]`` or ``[B, n, D]``.
+
+        ``lengths [B]`` says how many elements of a chunk each stream really has (0: none).
+        """
+        chunk = self._as_chunk(elements)
+        if lengths is not None:
+            if self.streams is None:
+                raise InputError("lengths are for several streams: Stream(model, streams=B)")
+            lengths = torch.as_tensor(lengths, dtype=torch.int64)
+            if lengths.shape != (self.streams,) or bool(((lengths < 0) | (lengths > chunk.shape[1])).any()):
+                raise InputError(
+                    f"lengths must be {self.streams} whole numbers from 0 to {chunk.shape[1]}; got {lengths.tolist()}"
+                )
+        state = self._state
+        with _evaluating(self.model):
+            for begin in range(0, chunk.shape[1], _PIECE):
+                piece = chunk[:, begin : begin + _PIECE]
+                if lengths is None:
+                    state = self._scan(piece, None, state)
+                else:
+                    state = self._scan(piece, (lengths - begin).clamp(0, piece.shape[1]).to(piece.device), state)
+        self._state = tree_map(torch.clone, state)
+        self._seen += chunk.shape[1] if lengths is None else lengths
+
+    def value(self) -> Any:
+        """What the model says now: ``[out_features]``, of B streams ``[B, out_features]``; a Recurrence's state."""
+        with _evaluating(self.model):
+            readout = getattr(self.model, "readout", None)
+            value = self._state if readout is None else readout(self._state)
+        return tree_map(lambda leaf: leaf[0].clone() if self.streams is None else leaf.clone(), value)
+
+    def reset(self, index: Any = None) -> None:
+        """Start over: every stream, or those at ``index``."""
+        rows = torch.arange(len(self._seen)) if index is None else torch.as_tensor(index).reshape(-1)
+        with torch.no_grad():
+            start = self.recurrence.start(self.streams or 1)
+        for leaf, first in zip(tree_leaves(self._state), tree_leaves(start), strict=True):
+            leaf[rows.to(leaf.device)] = first[rows.to(leaf.device)]
+        self._seen[rows] = 0
+
+    def snapshot(self) -> bytes:
+        """The stream as a few bytes that hold numbers only (safetensors); :meth:`restore` goes on from them."""
+        leaves = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(self._state))}
+        details = {"streams": self.streams, "model": _fingerprint(self.model)}
+        return tensors_to_bytes({**leaves, "seen": self._seen}, {"stream": details})
+
+    @classmethod
+    def restore(cls, model: nn.Module, snapshot: bytes) -> Stream:
+        """The stream a snapshot was taken of; ``model`` must have the same weights as then.
+
+        >>> import anyorder as ao
+        >>> model = ao.known.sum()
+        >>> stream = ao.Stream(model)
+        >>> stream.update([[1.0], [2.0]])
+        >>> later = ao.Stream.restore(model, stream.snapshot())
+        >>> later.update([4.0])
+        >>> later.value()
+        tensor([7.])
+        """
+        if not isinstance(snapshot, (bytes, bytearray, memoryview)):
+            raise InputTypeError(f"a snapshot is bytes; got {type(snapshot).__name__}")
+        tensors, metadata = tensors_from_bytes(bytes(snapshot))
+        details = metadata.get("stream")
+        if not isinstance(details, dict):
+            raise InputError("these bytes are not a snapshot of a stream; Stream.snapshot() makes one")
+        if details.get("model") != _fingerprint(model):
+            raise InputError(
+                "this snapshot was taken with other weights than this model's; restore it with the model it belongs to"
+            )
+        stream = cls(model, details.get("streams"))
+        expected = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(stream._state))}
+        expected["seen"] = stream._seen
+        for name, leaf in expected.items():
+            if name not in tensors or tensors[name].shape != leaf.shape:
+                raise InputError(f"the snapshot does not fit this model: {name} must have shape {list(leaf.shape)}")
+            leaf.copy_(tensors[name])
+        return stream
+
+    def _scan(self, chunk: Tensor, lengths: Tensor | None, state: State) -> State:
+        encode = getattr(self.model, "encode", None)
+        encoded = chunk if encode is None else encode(chunk, lengths)
+        return self.recurrence.scan(encoded, lengths, state=state).last
+
+    def _as_chunk(self, elements: Any) -> Tensor:
+        """``[B, n, D]`` in the model's own dtype and on its device."""
+        chunk = elements if isinstance(elements, Tensor) else torch.as_tensor(np.asarray(elements))
+        like = _like(self.model, self._state)
+        if getattr(getattr(self.model, "door", None), "table", None) is None:
+            chunk = chunk.to(like.dtype)
+        chunk = chunk.to(like.device)
+        if self.streams is None:
+            if chunk.dim() not in (1, 2):
+                raise InputError(f"an element has shape [D], a chunk [n, D]; got {list(chunk.shape)}")
+            return chunk.reshape(1, -1, chunk.shape[-1])
+        if chunk.dim() not in (2, 3) or chunk.shape[0] != self.streams:
+            raise InputError(
+                f"of {self.streams} streams, elements have shape [{self.streams}, D], chunks [{self.streams}, n, D]; "
+                f"got {list(chunk.shape)}"
+            )
+        return chunk if chunk.dim() == 3 else chunk[:, None]
+
+
+def _streaming_recurrence(model: nn.Module) -> Recurrence:
+    """The recurrence inside a model, or an error that says why the model cannot stream."""
+    if isinstance(model, Recurrence):
+        return model
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"Stream takes a set model or a Recurrence; got {type(model).__name__} (an estimator's model is its model_)"
+        )
+    name = type(model).__name__
+    if not getattr(model, "streams", False):
+        raise InputError(
+            f"{name} cannot stream: it looks at the whole set at once, so no state of fixed size stands for the "
+            "elements so far; use RecurrentSetModel or DeepSets"
+        )
+    if getattr(model, "orderings", 1) > 1:
+        raise InputError(
+            f"this {name} averages over {model.orderings} orderings of the whole set, which a stream does not keep; "
+            "set model.orderings = 1"
+        )
+    assert isinstance(model.recurrence, Recurrence)
+    return model.recurrence
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No gradient and no dropout; modules that were training go on training afterwards."""
+    training = [m for m in model.modules() if m.training] if model.training else []
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _like(model: nn.Module, state: State) -> Tensor:
+    tensors = [*model.parameters(), *tree_leaves(state)]
+    return next((t for t in tensors if t.is_floating_point()), tensors[0])
+
+
+def _fingerprint(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

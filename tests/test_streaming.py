@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import pickle
+import resource
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import anyorder as ao
+from anyorder import InputError, InputTypeError
+from anyorder.models import MODELS
+from anyorder.recurrence import tree_leaves
+from anyorder.storage import tensors_to_bytes
+
+D = 3
+
+
+def recurrent(**options):
+    torch.manual_seed(0)
+    model = ao.RecurrentSetModel(D, 2, hidden=6, dropout=0.5, **options)
+    for name, parameter in model.named_parameters():
+        if "start" in name:
+            nn.init.normal_(parameter)
+    return model
+
+
+STREAMING = {
+    "gru": lambda: recurrent(),
+    "lstm": lambda: recurrent(cell="lstm", encoder=(5,), readout=(4,)),
+    "rnn": lambda: recurrent(cell="rnn", learned_start=False),
+    "relu-rnn": lambda: recurrent(cell="relu-rnn"),
+    "deep lstm": lambda: recurrent(cell="lstm", layers=3),
+    "deep gru": lambda: recurrent(layers=2),
+    "relu": lambda: recurrent(cell="relu", state_features=4),
+    "deepsets sum": lambda: ao.DeepSets(D, 2, phi=(5,)),
+    "deepsets mean": lambda: ao.DeepSets(D, 2, phi=(5,), pooling="mean"),
+    "deepsets max": lambda: ao.DeepSets(D, 2, phi=(5,), pooling="max"),
+}
+
+
+def chunks(total, cuts):
+    edges = sorted({0, total, *(c % (total + 1) for c in cuts)})
+    return pairwise(edges)
+
+
+@pytest.mark.parametrize("name", STREAMING)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(total=st.integers(0, 20), cuts=st.lists(st.integers(0, 100), max_size=6), again=st.integers(0, 5))
+def test_any_chunks_give_what_the_whole_set_gives(name, total, cuts, again):
+    model = STREAMING[name]()
+    elements = torch.randn(total, D, generator=torch.Generator().manual_seed(total))
+    stream = ao.Stream(model)
+    for number, (begin, end) in enumerate(chunks(total, cuts)):
+        one = end - begin == 1
+        stream.update(elements[begin] if one else elements[begin:end])
+        if number == again:
+            stream = ao.Stream.restore(model, stream.snapshot())
+    with torch.no_grad():
+        expected = model.eval()(elements[None], torch.tensor([total]))[0]
+    torch.testing.assert_close(stream.value(), expected, atol=1e-6, rtol=1e-6)
+    assert stream.seen == total
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_streams_side_by_side_do_not_touch_each_other(name):
+    model = STREAMING[name]().eval()
+    generator = torch.Generator().manual_seed(1)
+    elements = torch.randn(4, 9, D, generator=generator)
+    together, alone = ao.Stream(model, streams=4), [ao.Stream(model) for _ in range(4)]
+    for begin, end in ((0, 1), (1, 5), (5, 9)):
+        lengths = torch.tensor([end - begin, 0, 1, (begin + end) % 2])
+        chunk = elements[:, begin:end].clone()
+        for row, length in enumerate(lengths):
+            alone[row].update(chunk[row, :length])
+            chunk[row, length:] = float("nan")
+        together.update(chunk, lengths)
+    assert together.seen.tolist() == [s.seen for s in alone] == [9, 0, 3, 1]
+    torch.testing.assert_close(together.value(), torch.stack([s.value() for s in alone]), atol=1e-6, rtol=1e-6)
+    together.update(elements[:, 0])
+    alone[2].update(elements[2, 0])
+    torch.testing.assert_close(together.value()[2], alone[2].value(), atol=1e-6, rtol=1e-6)
+    together.reset([0, 2])
+    assert together.seen.tolist() == [0, 1, 0, 2]
+    torch.testing.assert_close(together.value()[0], ao.Stream(model).value())
+    restored = ao.Stream.restore(model, together.snapshot())
+    assert torch.equal(restored.value(), together.value())
+    assert restored.seen.tolist() == [0, 1, 0, 2]
+
+
+def test_dropout_is_off_in_a_stream_and_the_model_goes_on_training():
+    model = recurrent(cell="lstm", layers=2).train()
+    model.encoder.eval()
+    stream = ao.Stream(model)
+    stream.update(torch.randn(5, D))
+    assert torch.equal(stream.value(), stream.value())
+    assert model.training
+    assert model.readout.dropout.training
+    assert not model.encoder.training
+
+
+def test_a_stream_keeps_no_graph_and_hands_out_copies():
+    stream = ao.Stream(recurrent())
+    stream.update(torch.randn(5, D, requires_grad=True))
+    assert not any(leaf.requires_grad for leaf in tree_leaves(stream._state))
+    r = ao.Stream(ao.known.sum())
+    r.update([1.0])
+    r.value().add_(100)
+    assert r.value().item() == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="peak memory is a POSIX call")
+def test_memory_does_not_grow_with_what_has_gone_by():
+    model = recurrent()
+    stream = ao.Stream(model)
+    stream.update(torch.randn(5000, D))
+    small = len(stream.snapshot())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(8):
+        stream.update(torch.zeros(5000, D))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
+    assert len(stream.snapshot()) == small < 1000
+    assert stream.seen == 45_000
+
+
+def test_long_chunks_are_read_in_pieces_that_change_nothing(monkeypatch):
+    from anyorder import streaming
+
+    model = recurrent(cell="lstm").eval()
+    elements = torch.randn(3, 50, D)
+    lengths = torch.tensor([50, 17, 0])
+    monkeypatch.setattr(streaming, "_PIECE", 7)
+    stream = ao.Stream(model, streams=3)
+    stream.update(elements, lengths)
+    with torch.no_grad():
+        torch.testing.assert_close(stream.value(), model(elements, lengths), atol=1e-6, rtol=1e-6)
+
+
+def test_numbers_lists_and_integers_are_taken():
+    stream = ao.Stream(ao.known.sum())
+    stream.update([1])
+    stream.update(np.array([[2.0], [3.0]]))
+    stream.update(torch.tensor([4], dtype=torch.int32))
+    assert stream.value().tolist() == [10]
+
+
+def test_an_embedding_reads_integers():
+    model = ao.RecurrentSetModel(1, 2, hidden=4, embedding=(10, 3, "learned")).eval()
+    stream = ao.Stream(model)
+    stream.update([3])
+    stream.update([[4], [5]])
+    with torch.no_grad():
+        torch.testing.assert_close(stream.value(), model(torch.tensor([[[3], [4], [5]]]))[0])
+
+
+def test_other_cells_stream_too():
+    product = ao.recurrence(lambda element, state: {"p": state["p"] * element}, start={"p": torch.ones(1, 1)})
+    stream = ao.Stream(product)
+    stream.update([[2.0], [5.0]])
+    stream = ao.Stream.restore(product, stream.snapshot())
+    stream.update([3.0])
+    assert stream.value()["p"].tolist() == [30]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_streams_or_is_refused_with_the_reason(name):
+    model = MODELS[name](D, 2)
+    if model.streams:
+        ao.Stream(model)
+    else:
+        with pytest.raises(InputError, match=f"{type(model).__name__} cannot stream: it looks at the whole set"):
+            ao.Stream(model)
+
+
+def test_models_that_need_the_whole_set_are_refused():
+    with pytest.raises(InputError, match="DeepSets cannot stream"):
+        ao.Stream(ao.DeepSets(D, 2, equivariant=True))
+    with pytest.raises(InputError, match="averages over 5 orderings of the whole set"):
+        ao.Stream(recurrent(orderings=5))
+    with pytest.raises(InputTypeError, match="takes a set model or a Recurrence; got function"):
+        ao.Stream(lambda x: x)
+
+
+def test_wrong_shapes_are_refused_and_leave_the_stream_as_it_was():
+    stream, several = ao.Stream(recurrent()), ao.Stream(recurrent(), streams=2)
+    stream.update(torch.ones(D))
+    before = stream.value()
+    for bad, message in [
+        (torch.ones(1, 1, D), r"an element has shape \[D\], a chunk \[n, D\]"),
+        (torch.ones(D + 1), "must have 3 features"),
+        ([1.0, float("nan"), 0.0], "must be finite"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            stream.update(bad)
+    assert torch.equal(stream.value(), before)
+    assert stream.seen == 1
+    with pytest.raises(InputError, match=r"of 2 streams, elements have shape \[2, D\]"):
+        several.update(torch.ones(3, D))
+    with pytest.raises(InputError, match="lengths must be 2 whole numbers from 0 to 1"):
+        several.update(torch.ones(2, D), [1, 2])
+    with pytest.raises(InputError, match="lengths are for several streams"):
+        stream.update(torch.ones(2, D), [2])
+    with pytest.raises(InputError, match="streams must be at least 1"):
+        ao.Stream(recurrent(), streams=0)
+
+
+def test_snapshots_of_others_are_refused():
+    model = recurrent()
+    snapshot = ao.Stream(model).snapshot()
+    with pytest.raises(InputError, match="taken with other weights"):
+        ao.Stream.restore(recurrent(cell="rnn"), snapshot)
+    other = recurrent()
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    with pytest.raises(InputError, match="taken with other weights"):
+        ao.Stream.restore(other, snapshot)
+    with pytest.raises(InputError, match="not a snapshot of a stream"):
+        ao.Stream.restore(model, tensors_to_bytes({"w": torch.ones(1)}))
+    with pytest.raises(InputError, match="damaged"):
+        ao.Stream.restore(model, snapshot[:-1])
+    with pytest.raises(InputError, match="pickle or a zip"):
+        ao.Stream.restore(model, pickle.dumps([1]))
+    with pytest.raises(InputTypeError, match="a snapshot is bytes"):
+        ao.Stream.restore(model, "text")
+
+
+def test_a_snapshot_with_the_wrong_state_is_refused():
+    from anyorder.streaming import _fingerprint
+
+    model = recurrent()
+    forged = tensors_to_bytes(
+        {"state_0": torch.ones(1, 99), "seen": torch.zeros(1, dtype=torch.int64)},
+        {"stream": {"streams": None, "model": _fingerprint(model)}},
+    )
+    with pytest.raises(InputError, match=r"does not fit this model: state_0 must have shape \[1, 6\]"):
+        ao.Stream.restore(model, forged)
