@@ -252,6 +252,9 @@ class _Batch:
         require_finite(elements, lengths)
         inner = getattr(subject, "recurrence", None)
         if isinstance(inner, Recurrence) and hasattr(subject, "encode"):
+            if lengths is not None:  # an encoder would read padding, and pass NaN on to its gradient
+                padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
+                elements = elements.masked_fill(padding[:, :, None], 0)
             return cls(inner, subject.encode(elements), lengths)  # type: ignore[operator]
         wrapped = recurrence(subject)
         wrapped._check_elements(elements)
