@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import pickle
 import struct
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from anyorder import InputError, InputTypeError
+import anyorder as ao
+from anyorder import InputError, InputTypeError, storage
+from anyorder.models import MODELS
 from anyorder.storage import (
     load_tensors,
     save_tensors,
@@ -41,6 +44,11 @@ def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
+
+
+def test_no_size_of_header_is_taken_for_another_kind_of_file():
+    for size in range(300):  # a header of 640 bytes begins with the byte that begins a pickle
+        assert tensors_from_bytes(tensors_to_bytes({"w": torch.ones(1)}, {"pad": "x" * size}))[1]["pad"] == "x" * size
 
 
 def test_tied_weights_are_stored_once_a_name():
@@ -177,3 +185,179 @@ def test_readers_never_see_half_a_file_while_a_writer_is_killed(tmp_path):
         writer.kill()
     tensors, metadata = load_tensors(path)
     assert (tensors["w"] == metadata["step"]).all()
+
+
+OTHER_FORMS = {
+    "lstm": lambda: ao.RecurrentSetModel(3, 2, cell="lstm", layers=2, encoder=(5,), readout=(4,), gate_bias_span=20),
+    "relu": lambda: ao.RecurrentSetModel(3, 2, cell="relu", hidden=5, state_features=4, learned_start=False),
+    "embedding": lambda: ao.RecurrentSetModel(1, 2, embedding=(9, 4, "frozen")),
+    "max": lambda: ao.DeepSets(3, 2, phi=(4,), pooling="max"),
+    "pairs": lambda: ao.JanossyPooling(3, 2, k=2),
+    **{name: lambda name=name: MODELS[name](3, 2) for name in MODELS},
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_every_model_comes_back_with_the_same_outputs(tmp_path, form):
+    model = OTHER_FORMS[form]().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    before = torch.random.get_rng_state()
+    ao.save(model, tmp_path / "model")
+    again = ao.load(tmp_path / "model")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not again.training
+    assert sorted(os.listdir(tmp_path / "model")) == ["config.json", "model.safetensors"]
+    assert os.listdir(tmp_path) == ["model"]
+    size = 784 if model.name == "cnn" else 6
+    elements = torch.randint(9, (4, size, 1)) if form == "embedding" else torch.randn(4, size, model.in_features)
+    with torch.no_grad():
+        assert torch.equal(again(elements), model(elements))
+
+
+def test_double_precision_and_what_is_kept_beside_the_weights_come_back(tmp_path):
+    model = ao.RecurrentSetModel(3, 2).double()
+    kept = {"preprocessing": {"mean": [1.5]}, "classes": ["é", "b"], "extra": {"history": [{"loss": 1.0}]}}
+    ao.save(model, tmp_path / "m", **kept)
+    saved = storage.open_model(tmp_path / "m")
+    assert next(saved.model.parameters()).dtype == torch.float64
+    assert saved.estimator is None
+    assert {name: getattr(saved, name) for name in kept} == kept
+    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    assert config["anyorder_version"] == ao.__version__
+    assert config["model"]["name"] == "recurrent"
+
+
+def test_saving_again_replaces_a_model_but_never_other_files(tmp_path):
+    first, second = ao.RecurrentSetModel(3, 2), ao.DeepSets(3, 2)
+    ao.save(first, tmp_path / "m")
+    ao.save(second, tmp_path / "m")
+    assert ao.load(tmp_path / "m").name == "deepsets"
+    (tmp_path / "m" / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="holds other files than a model's; choose a new folder"):
+        ao.save(first, tmp_path / "m")
+    assert (tmp_path / "m" / "thesis.txt").read_text() == "precious"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; a model needs a folder of its own"):
+        ao.save(first, tmp_path / "file")
+    assert sorted(os.listdir(tmp_path)) == ["file", "m"]
+
+
+def test_a_full_disk_keeps_the_last_model(tmp_path, monkeypatch):
+    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        ao.save(ao.DeepSets(3, 2), tmp_path / "m")
+    assert ao.load(tmp_path / "m").name == "recurrent"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_only_models_that_can_be_rebuilt_are_saved(tmp_path):
+    with pytest.raises(InputTypeError, match="save takes a set model of anyorder or a fitted estimator; got Linear"):
+        ao.save(torch.nn.Linear(1, 1), tmp_path / "m")
+    own = ao.RecurrentSetModel(3, 2, encoder=torch.nn.Linear(3, 3))
+    with pytest.raises(InputError, match="encoder was given as an own module"):
+        ao.save(own, tmp_path / "m")
+    with pytest.raises(InputTypeError, match="must be made of JSON values"):
+        ao.save(ao.DeepSets(3, 2), tmp_path / "m", extra={"bad": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def edit(**changes):
+    def apply(folder):
+        config = json.loads((folder / "config.json").read_text())
+        for dotted, value in changes.items():
+            *path, last = dotted.split("__")
+            part = config
+            for name in path:
+                part = part[name]
+            part[last] = value
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return apply
+
+
+def weights(data, honest=True):
+    """Other weights; an honest-looking folder names their true size and hash."""
+
+    def apply(folder):
+        import hashlib
+
+        (folder / "model.safetensors").write_bytes(data)
+        if honest:
+            edit(weights={"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})(folder)
+
+    return apply
+
+
+def flip_a_bit(folder):
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+
+
+def cut_short(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-10])
+
+
+HOSTILE = {
+    "pickle renamed": (weights(pickle.dumps(Exploit())), "pickle or a zip archive"),
+    "torch zip renamed": (weights(renamed_zip()), "pickle or a zip archive"),
+    "absurd header": (weights(struct.pack("<Q", 2**60) + b"{}"), "damaged or not a safetensors"),
+    "wrong hash": (flip_a_bit, "the SHA-256 of model.safetensors is not the one config.json names"),
+    "cut short": (cut_short, r"has [\d,]+ bytes, config.json says"),
+    "missing weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
+    "missing config": (lambda f: (f / "config.json").unlink(), "is not a model folder"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
+    "config of binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "config.json is not JSON"),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 100_000), "config.json is not JSON"),
+    "config of others": (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "another kind of model"),
+    "config a list": (lambda f: (f / "config.json").write_text("[]"), "another kind of model"),
+    "no version": (edit(format_version=None), "its format version is None"),
+    "newer version": (edit(format_version=99), "has format 99, .* reads formats up to 1: upgrade anyorder"),
+    "unknown model": (edit(model__name="os.system"), "holds a model 'os.system', which anyorder .* does not know"),
+    "no model": (edit(model=None), "describes no model"),
+    "no weights named": (edit(weights={}), "does not say what weights belong to it"),
+    "unknown argument": (edit(model__config={"in_features": 3, "out_features": 2, "exec": 1}), "no 'recurrent' model"),
+    "own cell": (edit(model__config__cell="__import__"), "no 'recurrent' model can be built"),
+    "memory bomb": (edit(model__config__hidden=10**9), "hidden=1000000000 does not fit weights of"),
+    "layer bomb": (edit(model__config__layers=10**9), "layers=1000000000 does not fit weights of"),
+    "width bomb": (edit(model__config__encoder=[10**9]), "encoder=1000000000 does not fit weights of"),
+    "shapes": (edit(model__config__hidden=65), r"should have shape .*, the weights have"),
+    "unknown estimator": (edit(estimator={"name": "system", "details": {}}), "names an estimator 'system'"),
+    "no estimator": (edit(estimator=[1]), "its estimator is not described"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_damaged_or_hostile_folder_gives_one_clear_line(tmp_path, case):
+    damage, message = HOSTILE[case]
+    folder = tmp_path / "model"
+    ao.save(ao.RecurrentSetModel(3, 2), folder)
+    damage(folder)
+    with pytest.raises(InputError, match=message) as caught:
+        ao.load(folder)
+    assert str(folder) in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert not os.path.exists("/tmp/anyorder-was-fooled")
+
+
+def test_a_huge_config_is_not_read(tmp_path):
+    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
+    with open(tmp_path / "m" / "config.json", "ab") as file:
+        file.truncate(1 << 33)  # a sparse file: eight gigabytes that take no room
+    with pytest.raises(InputError, match=r"config\.json is larger than"):
+        ao.load(tmp_path / "m")
+
+
+def test_no_folder_and_no_model_are_told_apart(tmp_path):
+    with pytest.raises(InputError, match="there is no model folder"):
+        ao.load(tmp_path / "nowhere")
+    (tmp_path / "model.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(InputError, match="is not a model folder"):
+        ao.load(tmp_path / "model.zip")

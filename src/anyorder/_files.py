@@ -94,16 +94,16 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] 
 
 def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Undo :func:`tensors_to_bytes`; damaged or foreign bytes give one clear error naming ``source``."""
-    if data[:1] == b"\x80" or data[:2] == b"PK":
-        raise InputError(
-            f"{source} is a pickle or a zip archive, not safetensors; it could run code, so it is not opened "
-            "(save the model again with anyorder.save)"
-        )
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         metadata = json.loads(header.get("__metadata__", {}).get("anyorder", "{}"))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if data[:1] == b"\x80" or data[:2] == b"PK":
+            raise InputError(
+                f"{source} is a pickle or a zip archive, not safetensors; it could run code, so it is not opened "
+                "(save the model again with anyorder.save)"
+            ) from None
         raise InputError(
             f"{source} is damaged or not a safetensors file ({error}); use another copy or make it again"
         ) from None
