@@ -82,6 +82,37 @@ def data_where(name: str | None = typer.Argument(None, help="Print the files of 
     typer.echo("\n".join(str(folder / file.path) for file in sources.SOURCES[name].files))
 
 
+@app.command()
+def reproduce(
+    experiment: str = typer.Argument(help="parity, sub-vs-sire, labels, half-range, dial, lengths, sum, range, …"),
+    scale: str = typer.Option("laptop", help="smoke (seconds), laptop (hours), paper (the full protocol)."),
+    jobs: int | None = typer.Option(None, help="Local processes; one a core if not given."),
+    engine: str = typer.Option("local", help="local, or ray for a Ray cluster."),
+    address: str | None = typer.Option(None, help="Of the Ray head; starts Ray on this machine if not given."),
+    out: str = typer.Option("results", help="Folder of the rows; a sweep found there is continued."),
+    only: str | None = typer.Option(None, help="Methods to run, separated by commas."),
+    seeds: int | None = typer.Option(None, help="Seeds a setting, instead of the declared number."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
+) -> None:
+    """Run one table or figure of the paper; what is already in the rows is not run again."""
+    from anyorder.paper.reproduce import reproduce as run
+
+    methods = None if only is None else [name.strip() for name in only.split(",")]
+    problems = run(
+        experiment,
+        scale,
+        out=out,
+        jobs=jobs,
+        engine=engine,
+        address=address,
+        only=methods,
+        seeds=seeds,
+        dry_run=dry_run,
+    )
+    if problems:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Run the command line; input errors become one line on stderr and exit status 2."""
     try:
@@ -93,3 +124,7 @@ def main() -> None:
             raise
         print(f"anyorder: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

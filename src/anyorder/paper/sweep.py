@@ -27,7 +27,7 @@ import torch
 
 from anyorder import __version__
 from anyorder._checks import InputError, one_of, whole_number
-from anyorder.paper.trials import Experiment, Row, Trial
+from anyorder.paper.trials import Experiment, Row, Run, Trial
 from anyorder.storage import write_atomically
 
 LOST_WORKER_RETRIES = 3
@@ -86,12 +86,12 @@ def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) 
     return [trial for trial in trials if trial.key not in done]
 
 
-def run_trial(experiment: Experiment, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
-    """Run one trial in this process and return its rows, one an outcome."""
+def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
+    """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     workdir = _workdir(trial)
     workdir.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    outcomes = experiment.run(trial, data, workdir)
+    outcomes = run(trial, data, workdir)
     seconds = round(time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [
@@ -209,7 +209,7 @@ def local_engine(
 
     def start() -> None:
         ours, theirs = context.Pipe()
-        work = (theirs, experiment, waiting[-1].scale, command)
+        work = (theirs, experiment.run, experiment.data, waiting[-1].scale, command)
         process = context.Process(target=_work, args=work, daemon=True)
         process.start()
         theirs.close()
@@ -245,19 +245,19 @@ def local_engine(
             process.join()
 
 
-def _work(connection: Any, experiment: Experiment, scale: str, command: str) -> None:
+def _work(connection: Any, run: Run, load: Callable[[str], Any] | None, scale: str, command: str) -> None:
     """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
     settle_process()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    data = None if experiment.data is None else experiment.data(scale)
+    data = None if load is None else load(scale)
     with contextlib.suppress(EOFError):  # the parent has no more
         while True:
-            connection.send(_attempt(experiment, connection.recv(), data, command))
+            connection.send(_attempt(run, connection.recv(), data, command))
 
 
-def _attempt(experiment: Experiment, trial: Trial, data: Any, command: str) -> tuple[list[Row] | None, str | None]:
+def _attempt(run: Run, trial: Trial, data: Any, command: str) -> tuple[list[Row] | None, str | None]:
     try:
-        return run_trial(experiment, trial, data, command=command), None
+        return run_trial(run, trial, data, command=command), None
     except Exception as error:  # one bad trial must not end the sweep; it is reported when it ends
         return None, f"{type(error).__name__}: {error}"
 
@@ -289,7 +289,7 @@ def ray_engine(
         _run_remotely
     )
     data = ray.put(None if experiment.data is None else experiment.data(trials[0].scale))
-    running = {run_remotely.remote(experiment, trial, data, command): trial for trial in trials}
+    running = {run_remotely.remote(experiment.run, experiment.cpus, trial, data, command): trial for trial in trials}
     try:
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
@@ -304,9 +304,9 @@ def ray_engine(
             ray.shutdown()
 
 
-def _run_remotely(experiment: Experiment, trial: Trial, data: Any, command: str) -> Any:
-    settle_process(experiment.cpus)
-    answer = _attempt(experiment, trial, data, command)
+def _run_remotely(run: Run, cpus: int, trial: Trial, data: Any, command: str) -> Any:
+    settle_process(cpus)
+    answer = _attempt(run, trial, data, command)
     _forget(trial)
     return answer
 

@@ -51,6 +51,9 @@ class Trial:
         return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
 
 
+Run = Callable[[Trial, Any, Path], list[Outcome]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """One scale of an experiment.
@@ -108,7 +111,7 @@ class Experiment:
     name: str
     claim: str
     choices: str
-    run: Callable[[Trial, Any, Path], list[Outcome]]
+    run: Run
     plans: Mapping[str, Plan]
     select: str = "loss"
     maximize: bool = False
@@ -138,8 +141,8 @@ class Experiment:
         plan = self.plan(scale)
         methods = list(plan.methods) if only is None else [one_of("only", name, plan.methods) for name in only]
         wanted: dict[str, Trial] = {}
-        for method in methods:
-            for cell in plan.cells():
+        for cell in plan.cells():  # outermost, so that cells are complete one after the other
+            for method in methods:
                 named = [trial for runs in self._search(scale, method, cell, seeds) for trial in runs]
                 choice = self.choice(scale, method, cell, rows, seeds=seeds)
                 if choice is None and guess:

@@ -1,0 +1,160 @@
+"""One command a table or figure: say what will be run and for how long, run it, show how far it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from anyorder._checks import one_of
+from anyorder.paper.experiments import EXPERIMENTS
+from anyorder.paper.sweep import read_rows, rows_path, sweep
+from anyorder.paper.trials import Experiment, Row, Trial
+
+
+def reproduce(
+    name: str,
+    scale: str = "laptop",
+    *,
+    out: str | Path = "results",
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    only: Sequence[str] | None = None,
+    seeds: int | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Run what is missing of an experiment, showing the plan first; returns the problems of trials that failed."""
+    experiment = EXPERIMENTS[one_of("experiment", name, EXPERIMENTS)]
+    rows = read_rows(rows_path(out, name))
+    trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
+    done = {row["trial"] for row in rows}
+    left = [trial for trial in trials if trial.key not in done]
+    processes = min(jobs or os.cpu_count() or 1, max(1, len(left)))
+    print(plan_text(experiment, scale, trials, left, processes if engine == "local" else None), flush=True)
+    if dry_run or not left:
+        return []
+    command = f"anyorder reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    with _Display(experiment, scale, trials, rows, left, processes) as display:
+        sweep(
+            experiment, scale, out=out, jobs=jobs, engine=engine, address=address, only=only, seeds=seeds,
+            command=command, on_finish=display.finished,
+        )  # fmt: skip
+    print(f"{display.count - len(display.problems)} trials finished; rows in {rows_path(out, name)}")
+    return display.problems
+
+
+def plan_text(
+    experiment: Experiment, scale: str, trials: Sequence[Trial], left: Sequence[Trial], processes: int | None
+) -> str:
+    """What a sweep is about to do, and how long it should take."""
+    seconds = experiment.estimated_seconds(left)
+    lines = [
+        f"{experiment.name}, {scale} scale. {experiment.claim}",
+        f"How: {experiment.choices}",
+    ]
+    for method, candidates in experiment.plan(scale).methods.items():
+        mine = [trial for trial in trials if trial.method == method]
+        waiting = sum(trial.method == method for trial in left)
+        if mine:
+            lines.append(
+                f"  {method}: {len(candidates)} candidate settings, {len(mine)} trials, {len(mine) - waiting} finished"
+            )
+    lines.append(f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time")
+    if processes:
+        lines[-1] += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """A length of time to be read: seconds, minutes or hours.
+
+    >>> duration(40), duration(600), duration(9000)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class _Display:
+    """A live table on a terminal, a line a trial elsewhere."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        scale: str,
+        trials: Sequence[Trial],
+        rows: Sequence[Row],
+        left: Sequence[Trial],
+        processes: int,
+    ) -> None:
+        self.experiment, self.processes = experiment, processes
+        self.problems: list[str] = []
+        self.all = {name: sum(t.method == name for t in trials) for name in experiment.plan(scale).methods}
+        self.left = {trial.key: trial for trial in left}
+        self.rows = [row for row in rows if row["scale"] == scale]
+        self.total, self.count = len(left), 0
+        self.expected_seconds = experiment.estimated_seconds(left)
+        self.worked = 0.0  # estimated seconds of what has finished
+        self.began = time.monotonic()
+        console = Console()
+        self.live = Live(self._table(), console=console, refresh_per_second=2) if console.is_terminal else None
+
+    def __enter__(self) -> _Display:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live is not None:
+            self.live.stop()
+        for problem in self.problems:
+            print(problem, file=sys.stderr)
+
+    def finished(self, trial: Trial, rows: list[Row] | None, problem: str | None, left: int) -> None:
+        self.count += 1
+        self.worked += self.experiment.estimated_seconds([trial])
+        where = f"{trial.method} {_varied(self.experiment, trial)} seed {trial.seed}"
+        if problem is not None:
+            self.problems.append(f"failed: {trial.experiment} {where}: {problem}")
+        self.rows += rows or []
+        if self.live is not None:
+            self.live.update(self._table())
+        else:
+            figure = "failed" if rows is None else _figure(rows[-1:], self.experiment.headline)
+            print(f"[{self.count}/{self.total}] {where}: {figure}; {self._remaining()} left", flush=True)
+
+    def _remaining(self) -> str:
+        elapsed = time.monotonic() - self.began
+        if self.worked == 0:
+            return duration(self.expected_seconds / self.processes)
+        return duration(elapsed * max(self.expected_seconds - self.worked, 0) / self.worked)
+
+    def _table(self) -> Table:
+        table = Table(title=f"{self.experiment.name}: {self.count}/{self.total}, {self._remaining()} left")
+        for column in ("method", "finished", f"{self.experiment.headline}, mean of all", "seconds a trial"):
+            table.add_column(column)
+        for method, number in self.all.items():
+            rows = [row for row in self.rows if row["method"] == method]
+            seconds = {row["trial"]: row["seconds"] for row in rows}
+            mean = f"{sum(seconds.values()) / len(seconds):.1f}" if seconds else ""
+            table.add_row(method, f"{len(seconds)}/{number}", _figure(rows, self.experiment.headline), mean)
+        return table
+
+
+def _figure(rows: Sequence[Row], metric: str) -> str:
+    values = [row["metrics"][metric] for row in rows if metric in row["metrics"]]
+    return f"{metric} {sum(values) / len(values):.4f}" if values else ""
+
+
+def _varied(experiment: Experiment, trial: Trial) -> str:
+    fixed = experiment.plan(trial.scale).fixed
+    return " ".join(f"{k}={v}" for k, v in trial.setting.items() if k not in fixed or fixed[k] != v)
