@@ -204,7 +204,7 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
 
     Up to 1024 points come from the prepared file, up to 2048 from the HDF5 release, any number from the meshes,
     whichever is found first. With ``draws`` above 1, each training shape gives that many clouds (disjoint ones
-    where the file has enough points); the test shapes give one each.
+    where the file has enough points), and ``groups`` names the shape of each; the test shapes give one each.
     """
     points, draws = whole_number("points", points), whole_number("draws", draws)
     sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": None}
@@ -233,7 +233,12 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
         SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels.astype(np.int64), clouds.shape[1]))
         for clouds, labels in parts
     )
-    return Dataset("modelnet40", train, test, names, name)
+    return Dataset("modelnet40", train, test, names, name, _shapes(train, draws))
+
+
+def _shapes(train: SetData, draws: int) -> Tensor | None:
+    """The shape each training cloud comes from; None where every cloud has its own."""
+    return None if draws == 1 else torch.arange(len(train)) // draws
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -273,7 +278,7 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
                 generator = np.random.default_rng([seed, number, name_key, draw])
                 clouds[at * count + draw] = formats.unit_sphere(formats.sample_surface(*mesh, points, generator))
         parts.append(SetData.of(clouds, np.repeat([label for _, label in files], count)))
-    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder))
+    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), _shapes(parts[0], draws))
 
 
 # ---------------------------------------------------------------------------------------------- splits

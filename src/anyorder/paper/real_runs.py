@@ -74,6 +74,7 @@ def _train_and_test(
     unlabelled = None
     if setting["labels"] < 1:
         labelled, unlabelled = datasets.few_labels(labelled, setting["labels"], seed=trial.seed)
+    workdir.mkdir(parents=True, exist_ok=True)
     model = build_model(method, setting, labelled.elements.shape[1], classes, seed=trial.seed)
     penalty = _penalty(method, setting)
     track = bool(setting.get("track"))
@@ -148,7 +149,7 @@ def build_model(method: str, setting: dict[str, Any], features: int, classes: in
         if method == "set-transformer":
             inducing = setting.get("inducing", 16)
             return SetTransformer(features, classes, hidden=width, inducing=inducing, layer_norm=True, dropout=dropout)
-        if method == "cnn":
+        if method.startswith("cnn"):
             return SmallCNN(features, classes, side=setting["side"], dropout=dropout)
         return RecurrentSetModel(
             features,
@@ -165,10 +166,10 @@ def build_model(method: str, setting: dict[str, Any], features: int, classes: in
 
 
 def _penalty(method: str, setting: dict[str, Any]) -> SIRE | None:
-    """Full SIRE; or, for ``sire-prefix``, swaps within the setting's ``window`` of the given order."""
+    """Full SIRE; or, for ``sire-prefix-…``, swaps within the setting's ``window`` of the given order."""
     if not method.startswith("sire"):
         return None
-    if method == "sire-prefix":
+    if method.startswith("sire-prefix"):
         return SIRE(states="prefix", window=setting["window"], pairs=setting.get("pairs", 1))
     return SIRE(states="subset", pairs=setting.get("pairs", 1))
 
