@@ -1,0 +1,278 @@
+"""What an audit found, in figures and in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anyorder.estimates import Estimate
+
+ROUNDING = 1e-4  # of the spread between samples: below, a difference has no practical meaning
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """A sample and the ordering of it that moved the output most; ``exact``: all its orderings were tried."""
+
+    sample: int
+    name: str
+    gap: float
+    ordering: np.ndarray
+    exact: bool
+    tried: int
+    elements: np.ndarray
+    output: np.ndarray
+    worst_output: np.ndarray
+    given_class: str | None = None
+    worst_class: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result in words: a ``headline``, a ``detail``, and a ``tone`` ("good", "fair" or "bad")."""
+
+    tone: str
+    headline: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`audit` measured.
+
+    ``output_gap``: mean of |f(xπ) − f(x)| over samples, orderings and output components; ``relative_gap``: the
+    same divided by ``spread``, the mean |f(x) − f(y)| between different samples. ``flip_rate``
+    (classification): how often a random ordering changes the predicted class. ``by_distance[d]``: the gap of
+    swapping two elements d apart; ``by_position[p]``: of swapping the element at position p (from 0) with any
+    other; ``by_size[n]``: of a random ordering of sets of n elements (with many sizes, of n and up to the next
+    key); ``state_gap[m]`` (a recurrence): mean squared distance between the states after the first m elements in
+    the given and in a random order, over that between different samples. Each value of these is an
+    :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
+    positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
+    intervals over samples.
+    """
+
+    task: str
+    samples: int
+    permutations: int
+    output_gap: float
+    output_gap_ci: tuple[float, float]
+    spread: float
+    flip_rate: float | None
+    flip_rate_ci: tuple[float, float] | None
+    ever_flipped: float | None
+    flips: list[tuple[str, str, float]]
+    by_distance: dict[int, Estimate]
+    by_position: dict[int, Estimate]
+    by_size: dict[int, Estimate]
+    state_gap: dict[int, Estimate] | None
+    worst_gap: float
+    worst_sample: int | None
+    worst_ordering: np.ndarray | None
+    worst: list[WorstCase]
+    accuracy: float | None
+    accuracy_shuffled: float | None
+    rmse: float | None
+    rmse_shuffled: float | None
+    sample_gaps: np.ndarray
+    sizes: np.ndarray
+    repeat_gap: float
+    random: bool
+    evaluations: int
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+    feature_names: list[str] | None = None
+
+    @property
+    def relative_gap(self) -> float:
+        if self.output_gap == 0:
+            return 0.0
+        return self.output_gap / self.spread if self.spread > 0 else float("inf")
+
+    def verdict(self) -> Verdict:
+        """The result in words."""
+        return _verdict(self)
+
+    def __str__(self) -> str:
+        verdict = self.verdict()
+        return f"{verdict.headline} {verdict.detail}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, ready for JSON."""
+        plain = {
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("sample_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names")
+        }
+        for key, name in (("by_distance", "distance"), ("by_position", "position"), ("by_size", "size")):
+            plain[key] = _records(getattr(self, key), name)
+        plain["state_gap"] = None if self.state_gap is None else _records(self.state_gap, "prefix")
+        plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
+        plain["flips"] = [{"from": a, "to": b, "rate": rate} for a, b, rate in self.flips]
+        plain["relative_gap"] = self.relative_gap if np.isfinite(self.relative_gap) else None
+        for key in ("output_gap_ci", "flip_rate_ci"):
+            plain[key] = None if plain[key] is None else list(plain[key])
+        plain["verdict"] = str(self)
+        return plain
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the figures into one picture; the ending (.png, .svg, .pdf) decides the format."""
+        from anyorder.audit_page import save_picture
+
+        save_picture(self, path)
+
+    def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+        """Write one self-contained page: verdict, pictures, worst samples, numbers, how it was measured."""
+        from anyorder.audit_page import write_report
+
+        write_report(self, path, title)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Reports of several models on the same sets and orderings, by name."""
+
+    reports: dict[str, Report]
+
+    def __getitem__(self, name: str) -> Report:
+        return self.reports[name]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row a model: its score (accuracy, or RMSE) as given and shuffled, and its order gap.
+
+        ``choice`` marks the models no other beats in both score and gap.
+        """
+        rows = []
+        for name, report in self.reports.items():
+            classifies = report.accuracy is not None
+            rows.append(
+                {
+                    "model": name,
+                    "metric": "accuracy" if classifies else "rmse",
+                    "score": report.accuracy if classifies else report.rmse,
+                    "shuffled": report.accuracy_shuffled if classifies else report.rmse_shuffled,
+                    "relative_gap": report.relative_gap,
+                    "output_gap": report.output_gap,
+                    "flip_rate": report.flip_rate,
+                    "worst_gap": report.worst_gap,
+                }
+            )
+        for row in rows:
+            row["choice"] = not any(_beats(other, row) for other in rows)
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.table()
+        steady = min(rows, key=lambda row: row["relative_gap"])
+        text = f"{steady['model']} depends on order least (relative gap {short(steady['relative_gap'])})"
+        scored = [row for row in rows if row["score"] is not None]
+        if not scored:
+            return f"{text}."
+        best = _best(scored)
+        name = "accuracy" if best["metric"] == "accuracy" else "RMSE"
+        if best is steady:
+            return f"{text} and has the best {name} ({short(best['score'])})."
+        return (
+            f"{text}; {best['model']} has the best {name} ({short(best['score'])}) "
+            f"with a relative gap of {short(best['relative_gap'])}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table and every report, ready for JSON."""
+        rows = [
+            {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
+            for row in self.table()
+        ]
+        return {"table": rows, "reports": {name: report.to_dict() for name, report in self.reports.items()}}
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw score against order gap, one point a model."""
+        from anyorder.audit_page import save_picture
+
+        save_picture(self, path)
+
+    def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+        """Write one self-contained page that compares the models."""
+        from anyorder.audit_page import write_comparison
+
+        write_comparison(self, path, title)
+
+
+def _verdict(report: Report) -> Verdict:
+    tried = f"{report.permutations * report.samples:,} random orderings of {report.samples:,} sets"
+    worst = f"The largest difference found is {short(report.worst_gap)}"
+    if report.worst_sample is not None:
+        worst += f" (sample {report.worst[0].name})"
+    if report.random:
+        return Verdict(
+            "fair",
+            "The predictor is random, so the effect of order cannot be told apart.",
+            f"Asked twice for the same order, its answers are {short(report.repeat_gap)} apart on average; in "
+            f"another order {short(report.output_gap)}. Make it deterministic and audit again.",
+        )
+    if report.worst_gap == 0:
+        return Verdict(
+            "good",
+            "Order does not matter.",
+            f"None of the {tried}, and no ordering of the search, changed the output at all.",
+        )
+    flipped = report.flip_rate or 0.0
+    yardstick = report.spread if report.spread > 0 else 1.0
+    if report.worst_gap <= ROUNDING * yardstick and not flipped:
+        return Verdict(
+            "good",
+            "Order makes no practical difference.",
+            f"{worst}, {short(report.worst_gap / yardstick)} of the difference between two sets.",
+        )
+    low, high = report.output_gap_ci
+    share = "" if report.spread == 0 else f", {short(report.relative_gap)} of the difference between two sets"
+    moved = f"a random order moves the output by {short(report.output_gap)} on average"
+    moved += f" ({short(low)} to {short(high)}){share}"
+    strong = report.relative_gap >= 0.5 or flipped >= 0.1
+    weak = report.relative_gap < 0.05 and flipped < 0.01
+    degree = "strongly" if strong else "a little" if weak else "noticeably"
+    detail = f"{moved[0].upper()}{moved[1:]}. {worst}."
+    if report.flip_rate is not None and report.flip_rate_ci is not None:
+        low, high = report.flip_rate_ci
+        detail = (
+            f"A random order changes the predicted class in {percent(report.flip_rate)} of cases "
+            f"({percent(low)} to {percent(high)}), and {detail[0].lower()}{detail[1:]}"
+        )
+    if report.accuracy is not None and report.accuracy_shuffled is not None:
+        detail += f" Accuracy is {percent(report.accuracy)} as given and {percent(report.accuracy_shuffled)} shuffled."
+    if report.rmse is not None and report.rmse_shuffled is not None:
+        detail += f" RMSE is {short(report.rmse)} as given and {short(report.rmse_shuffled)} shuffled."
+    return Verdict("bad" if strong else "fair", f"Order matters {degree}.", detail)
+
+
+def _beats(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """At least as good in score and gap, and better in one."""
+    gain = 0.0
+    if one["score"] is not None and other["score"] is not None:
+        gain = one["score"] - other["score"] if one["metric"] == "accuracy" else other["score"] - one["score"]
+    steadier = other["relative_gap"] - one["relative_gap"]
+    return gain >= 0 and steadier >= 0 and (gain > 0 or steadier > 0)
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pick: Callable[..., Any] = max if rows[0]["metric"] == "accuracy" else min
+    return pick(rows, key=lambda row: row["score"])
+
+
+def _records(estimates: dict[int, Estimate], name: str) -> list[dict[str, Any]]:
+    return [
+        {name: key, "gap": float(value), "low": value.ci[0], "high": value.ci[1], "samples": value.samples}
+        for key, value in estimates.items()
+    ]
+
+
+def short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
