@@ -94,7 +94,7 @@ def test_padding(ragged):
         assert_padding_invariant(
             lambda e, lengths: masked_sum(e, lengths) - masked_sum(e, lengths).mean(0), elements, lengths
         )
-    assert "its 8 elements alone: [0.0, 0.0]" in str(failure.value)
+    assert "elements alone: [0.0, 0.0]" in str(failure.value)
 
 
 def test_padding_refusals(ragged):

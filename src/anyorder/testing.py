@@ -49,15 +49,15 @@ def assert_order_invariant(
         given = _ask(predictor, np.arange(len(sets)), None)
         worst: tuple[float, int, np.ndarray, np.ndarray] | None = None
         sizes = torch.from_numpy(sets.sizes)
-        for draw in range(permutations + 1):
-            drawn = random_orderings(sizes, sets.longest, 1, generator)[:, 0].numpy()
-            orders = drawn if draw < permutations else _reversed(sets)
+        orders = _reversed(sets)
+        for _ in range(permutations + 1):
             outputs = _ask(predictor, np.arange(len(sets)), orders)
             excess = _excess(outputs, given, atol, rtol)
             sample = int(excess.max(axis=1).argmax())
             largest = float(excess[sample].max())
             if largest > 0 and (worst is None or largest > worst[0]):
                 worst = (largest, sample, orders[sample, : sets.sizes[sample]], outputs[sample])
+            orders = random_orderings(sizes, sets.longest, 1, generator)[:, 0].numpy()
     if worst is None:
         return
     _, sample, order, output = worst
