@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyorder._checks import InputError
 from anyorder.orderings import reorder
 from anyorder.tables import SetData
 
@@ -54,6 +55,13 @@ def together(one: SetData, other: SetData) -> SetData:
     """The sets of both, without targets."""
     offsets = torch.cat([one.offsets, one.offsets[-1] + other.offsets[1:]])
     return SetData(torch.cat([one.elements, other.elements]), offsets)
+
+
+def mean_one(weights: Tensor) -> Tensor:
+    """Sample weights scaled to mean 1."""
+    if bool((weights < 0).any()) or not bool(weights.sum() > 0):
+        raise InputError("weights must not be negative and not all zero")
+    return weights / weights.mean()
 
 
 def seed_of(*parts: int) -> int:

@@ -77,6 +77,9 @@ class Checkpoint:
         found = self.path.exists()
         if run.world > 1 and reduce(torch.tensor(float(found), device=run.device), "sum") not in (0.0, run.world):
             raise InputError(f"{self.path} is seen by some processes only; the workdir must be on a disk they share")
+        if run.rank == 0:  # what a killed run was writing
+            for unfinished in self.path.parent.glob(f".{self.path.name}.*.tmp"):
+                unfinished.unlink(missing_ok=True)
         if not found:
             return
         tensors, metadata = load_tensors(self.path)

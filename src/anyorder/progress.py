@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anyorder._checks import InputError
+from anyorder.storage import write_atomically
 
 Record = dict[str, Any]
 
@@ -124,7 +125,7 @@ class Journal:
         self._path = None if workdir is None else workdir / "log.jsonl"
         self._board: Any = None
         if self._path is not None:
-            self._path.write_text("".join(json.dumps(record) + "\n" for record in history))
+            write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in history))
         if tensorboard:
             if workdir is None:
                 raise InputError("tensorboard=True needs a workdir to write to")

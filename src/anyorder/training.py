@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import sys
 import time
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyorder._checks import InputError, one_of, real_number, whole_number
-from anyorder.batches import Deck, generator_of, pieces, seed_of, together
+from anyorder.batches import Deck, generator_of, mean_one, pieces, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
@@ -159,6 +160,7 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.penalty = penalty
+        self._reuses = "return_trajectory" in inspect.signature(model.forward).parameters
 
     def forward(
         self,
@@ -171,7 +173,7 @@ class Objective(nn.Module):
             return self.model(elements, lengths), elements.new_zeros((), dtype=torch.float32)
         device = elements.device.type
         mixed = torch.is_autocast_enabled(device)
-        if penalty_on is None and not mixed and _gives_trajectory(self.model):
+        if penalty_on is None and not mixed and self._reuses:
             output, trajectory = self.model(elements, lengths, return_trajectory=True)
             return output, self.penalty(trajectory, generator=generator)
         output = self.model(elements, lengths)
@@ -207,10 +209,10 @@ def train(
 
     ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
-    constant, so nothing before (a learned start state included) hears of the loss. What comes before is scanned
-    w elements at a time, the state passed on without gradient. The penalty is the mean over all (sample, window)
-    pairs with two elements or more, its gradient confined to the window. One optimiser step a batch; memory does
-    not grow with the length.
+    constant, so nothing before hears of the loss (a learned start state does, from samples of at most w elements).
+    What comes before is scanned w elements at a time, the state passed on without gradient. The penalty is the mean
+    over all (sample, window) pairs with two elements or more, its gradient confined to the window. One optimiser
+    step a batch; memory does not grow with the length.
 
     Under ``accelerate launch`` the batch is shared among the processes and the gradients summed: the same step
     as one process takes, except that each draws its own subsets for the penalty.
@@ -234,7 +236,7 @@ def train(
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if isinstance(loss, str):
         loss = LOSSES[one_of("loss", loss, LOSSES)]
-    if config.window is not None and not _gives_trajectory(model):
+    if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
     with own_randomness(run.device, seed_of(config.seed, run.rank, 2)):
@@ -264,7 +266,7 @@ class _Run:
         self.data = placed(data, like)
         self.validation = None if validation is None else placed(validation, like)
         if self.data.weights is not None:
-            self.data = dataclasses.replace(self.data, weights=_mean_one(self.data.weights.to(like.dtype)))
+            self.data = dataclasses.replace(self.data, weights=mean_one(self.data.weights.to(like.dtype)))
         self.penalty, self.weight = penalty, penalty_weight
         if not callable(penalty_weight) and not isinstance(penalty_weight, InvarianceBudget):
             self.weight = real_number("penalty_weight", penalty_weight, at_least=0)
@@ -350,11 +352,13 @@ class _Run:
         if weight:
             factor = weight * self._penalty_share(batch)
             pairs = self._pairs(batch).sum().clamp(min=1)
-        state = None
+        state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
         for elements, lengths, is_last in pieces(*batch, self.config.window):
             total: Any = None
             ends = is_last and index is not None
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
+                start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
+                state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
                 trajectory = model.recurrence.scan(model.encode(elements, lengths), lengths, state=state)
                 if weight:
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
@@ -366,7 +370,7 @@ class _Run:
                     total = loss * share if total is None else total + loss * share
             if total is not None:
                 self.scaler.scale(total).backward()
-            state = tree_map(torch.detach, trajectory.last)
+            state, begun = tree_map(torch.detach, trajectory.last), begun | (lengths > 0)
             trajectory = penalty = total = None  # lets go of this window's states before the next is scanned
         return loss.detach(), mean if weight else None
 
@@ -569,23 +573,21 @@ class _Run:
         )
 
 
-def _gives_trajectory(model: nn.Module) -> bool:
-    """Whether ``model`` is made of ``encode``, ``recurrence`` and ``readout``, as RecurrentSetModel is."""
-    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "readout")
+def _has_recurrence(model: nn.Module) -> bool:
+    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode")
 
 
 def _gap_batch(model: nn.Module, data: SetData, config: TrainConfig) -> Batch | None:
     """The fixed samples on which the gap is measured, None where there is none to measure."""
     first = torch.arange(min(config.gap_samples, len(data)), device=data.offsets.device)
-    if not config.gap_every or not _gives_trajectory(model) or int((data.lengths[first] >= 2).sum()) < 2:
+    measurable = _has_recurrence(model) and not getattr(model, "invariant", False)
+    if not config.gap_every or not measurable or int((data.lengths[first] >= 2).sum()) < 2:
         return None
     return data.batch(first)
 
 
-def _mean_one(weights: Tensor) -> Tensor:
-    if bool((weights < 0).any()) or not bool(weights.sum() > 0):
-        raise InputError("weights must not be negative and not all zero")
-    return weights / weights.mean()
+def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return torch.where(rows.reshape(-1, *[1] * (one.dim() - 1)), one, other)
 
 
 def _sum_gradients(parameters: list[nn.Parameter]) -> None:

@@ -1,0 +1,645 @@
+"""The training loop: what it minimises, what it leaves alone, and that a killed run ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import anyorder as ao
+from anyorder.batches import pieces
+from anyorder.inference import predict
+from anyorder.storage import load_tensors
+from anyorder.tables import SetData
+from anyorder.training import LOSSES, OPTIMIZERS, Objective, TrainConfig, train
+
+SIRE = ao.SIRE()
+
+
+def sums(samples: int = 48, length: int = 5, seed: int = 0) -> SetData:
+    x = torch.rand(samples, length, 1, generator=torch.Generator().manual_seed(seed))
+    return SetData.of(x, x.sum((1, 2)))
+
+
+def ragged(samples: int = 40, seed: int = 0) -> SetData:
+    g = torch.Generator().manual_seed(seed)
+    sets = [torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 9, (samples,), generator=g)]
+    return SetData.of(sets, torch.stack([s.sum() for s in sets]))
+
+
+def model(seed: int = 0, **options) -> ao.RecurrentSetModel:
+    torch.manual_seed(seed)
+    return ao.RecurrentSetModel(1, 1, **{"hidden": 6, **options})
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, penalty_weight=0.0, **options):
+    subject = start or model()
+    extra = {
+        k: options.pop(k) for k in ("validation", "unlabelled", "metric", "workdir", "log", "loss") if k in options
+    }
+    config = TrainConfig(**{"epochs": 3, "batch_size": 16, **options})
+    loss = extra.pop("loss", "mse")
+    result = train(
+        subject, loss, data, config=config, penalty=penalty, penalty_weight=penalty_weight, progress=False, **extra
+    )
+    return subject, result
+
+
+# What it minimises ------------------------------------------------------------------------------------------------
+
+
+SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
+
+
+def step_taken(data: SetData, **options) -> Tensor:
+    """The gradient behind one step of plain gradient descent."""
+    return (flat(model()) - flat(trained(data, **SGD, **options)[0])) / 0.1
+
+
+def test_one_step_is_the_step_one_would_write_by_hand():
+    data, by_hand = sums(16), model()
+    F.mse_loss(by_hand(data.elements.view(16, 5, 1))[:, 0], data.targets).backward()
+    task = torch.cat([p.grad.flatten() for p in by_hand.parameters()])
+    torch.testing.assert_close(step_taken(data), task, atol=1e-5, rtol=1e-4)
+    once = step_taken(data, penalty=SIRE, penalty_weight=3.0) - task
+    twice = step_taken(data, penalty=SIRE, penalty_weight=6.0) - task
+    assert once.norm() > 1e-3
+    torch.testing.assert_close(twice, 2 * once, atol=2e-5, rtol=1e-3)
+
+
+def test_weight_zero_is_the_run_without_penalty_even_with_dropout_and_shuffling():
+    data = ragged()
+    options = {"order": "shuffle", "start": model(dropout=0.5)}
+    zero, _ = trained(data, penalty=SIRE, penalty_weight=0.0, **options)
+    none, _ = trained(data, order="shuffle", start=model(dropout=0.5))
+    assert torch.equal(flat(zero), flat(none))
+    some, _ = trained(data, order="shuffle", start=model(dropout=0.5), penalty=SIRE, penalty_weight=1.0)
+    assert not torch.equal(flat(some), flat(none))
+
+
+def test_the_penalty_brings_the_gap_down():
+    plain = trained(sums(), epochs=40, learning_rate=0.03)[1]
+    penalised = trained(sums(), epochs=40, learning_rate=0.03, penalty=SIRE, penalty_weight=10.0)[1]
+    assert penalised.history[-1]["gap"] < 0.2 * plain.history[-1]["gap"]
+    assert penalised.history[-1]["loss"] < 0.5 * penalised.history[0]["loss"]
+
+
+def test_objective_is_output_and_penalty_of_the_same_batch():
+    subject, elements = model(), torch.rand(8, 5, 1)
+    draw = torch.Generator
+    output, penalty = Objective(subject, SIRE)(elements, None, draw().manual_seed(1))
+    assert torch.equal(output, subject(elements))
+    assert torch.equal(penalty, SIRE(subject, elements, generator=draw().manual_seed(1)))
+    other = torch.rand(4, 7, 1)
+    _, elsewhere = Objective(subject, SIRE)(elements, None, draw().manual_seed(1), (other, None))
+    assert torch.equal(elsewhere, SIRE(subject, other, generator=draw().manual_seed(1)))
+    assert Objective(subject)(elements)[1] == 0
+
+
+def test_under_autocast_the_penalty_is_that_of_full_precision():
+    subject, elements = model(), torch.rand(8, 5, 1)
+    draw = torch.Generator
+    for penalty in (SIRE, ao.SIRE(states="prefix", window=1)):
+        with torch.autocast("cpu", torch.bfloat16):
+            output, value = Objective(subject, penalty)(elements, None, draw().manual_seed(1))
+        assert output.dtype == torch.bfloat16
+        torch.testing.assert_close(
+            value, penalty(subject, elements, generator=draw().manual_seed(1)), rtol=1e-4, atol=0
+        )
+
+
+def test_mixed_precision_trains():
+    subject, result = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0, mixed_precision="bf16")
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    assert all(p.dtype == torch.float32 for p in subject.parameters())
+    full, _ = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0)
+    assert not torch.equal(flat(full), flat(subject))
+
+
+def test_unlabelled_samples_lower_the_penalty_where_there_are_no_labels():
+    labelled, far = sums(16), SetData.of(-3 * torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(5)))
+    options = {"penalty": SIRE, "penalty_weight": 10.0, "epochs": 60, "learning_rate": 0.02}
+    without, _ = trained(labelled, **options)
+    with_them, _ = trained(labelled, unlabelled=far, **options)
+    batch = far.batch(torch.arange(64))
+    gaps = [SIRE(m, *batch, generator=torch.Generator().manual_seed(0)).item() for m in (without, with_them)]
+    assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_weights_of_samples_count_as_repetitions_do():
+    data = sums(8)
+    weights = torch.tensor([3.0, 1, 1, 1, 1, 1, 1, 1])
+    weighted, _ = trained(SetData(data.elements, data.offsets, data.targets, weights), **SGD)
+    repeated, _ = trained(data.select([0, 0, 0, 1, 2, 3, 4, 5, 6, 7]), **SGD)
+    torch.testing.assert_close(flat(weighted), flat(repeated), atol=1e-6, rtol=1e-5)
+
+
+def test_shuffling_reads_every_sample_in_fresh_orders():
+    seen: list[Tensor] = []
+
+    class Watch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+            if self.training:
+                seen.append(elements[:, :, 0])
+            return self.scale * elements.sum((1, 2))[:, None]
+
+    data = SetData.of(torch.arange(24.0).reshape(4, 6), torch.ones(4))
+    trained(data, start=Watch(), order="shuffle", epochs=5, batch_size=4)
+    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])  # [epochs, samples, elements]
+    assert torch.equal(first.sort(2).values, data.elements.view(1, 4, 6).expand(5, 4, 6))
+    assert len({tuple(orders) for orders in first.reshape(20, 6).sub(first.min(2).values.reshape(20, 1)).tolist()}) > 15
+    seen.clear()
+    trained(data, start=Watch(), epochs=1, batch_size=4)
+    assert torch.equal(seen[0][seen[0][:, 0].argsort()], data.elements.view(4, 6))
+
+
+def test_outputs_of_one_column_are_never_broadcast_against_targets():
+    shapes = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        shapes.append((output.shape, target.shape))
+        return F.mse_loss(output, target)
+
+    trained(sums(20), loss=loss, epochs=1, batch_size=20)
+    assert shapes == [((20,), (20,))]
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_every_named_loss_trains(name):
+    data = sums(32)
+    if name == "cross-entropy":
+        data = SetData(data.elements, data.offsets, (data.targets > data.targets.median()).long())
+        torch.manual_seed(0)
+        start = ao.RecurrentSetModel(1, 2, hidden=6)
+    else:
+        start = model()
+    _, result = trained(data, start=start, loss=name, epochs=20, learning_rate=0.02)
+    assert result.history[-1]["loss"] < 0.9 * result.history[0]["loss"]
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("schedule", ["one-cycle", "plateau", "constant"])
+def test_every_optimiser_goes_with_every_schedule(name, schedule):
+    _, result = trained(sums(), optimizer=name, schedule=schedule, epochs=8)
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+# The dial --------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_the_weight_is_asked_for_the_share_done():
+    asked: list[float] = []
+
+    def schedule(done: float) -> float:
+        asked.append(done)
+        return 0.0 if done < 0.5 else 2.0
+
+    _, result = trained(sums(32), penalty=SIRE, penalty_weight=schedule, epochs=4, batch_size=16)
+    assert sorted(set(asked)) == [k / 8 for k in range(9)]
+    assert [r["penalty_weight"] for r in result.history] == [0.0, 2.0, 2.0, 2.0]
+    assert result.history[0]["penalty"] is None
+    assert result.history[-1]["penalty"] > 0
+
+
+def test_a_budget_raises_the_weight_until_the_gap_is_met():
+    budget = ao.InvarianceBudget(target=0.01, weight=0.01, rate=0.5)
+    _, result = trained(sums(64), penalty=SIRE, penalty_weight=budget, epochs=50, learning_rate=0.03)
+    weights = [r["penalty_weight"] for r in result.history]
+    assert max(weights) > 1.0 > weights[0]
+    assert result.history[-1]["gap"] < 0.03
+    assert trained(sums(64), epochs=50, learning_rate=0.03)[1].history[-1]["gap"] > 0.03
+
+
+# Validation, stopping, the best weights ---------------------------------------------------------------------------
+
+
+def test_the_best_weights_by_validation_are_kept():
+    subject, result = trained(
+        sums(), validation=sums(seed=1), learning_rate=0.2, clip=None, schedule="constant", epochs=11
+    )
+    figures = [r["validation"] for r in result.history]
+    assert result.best_epoch == min(range(11), key=figures.__getitem__) != 10
+    again = F.mse_loss(predict(subject, sums(seed=1))[:, 0], sums(seed=1).targets)
+    assert again.item() == pytest.approx(min(figures), rel=1e-5)
+    assert not subject.training
+
+
+def test_a_metric_may_be_maximised():
+    _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: -F.l1_loss(o, t), maximize=True, epochs=6)
+    assert result.best_validation == max(r["validation"] for r in result.history)
+
+
+def test_early_stopping_waits_for_patience_epochs():
+    values = iter([5.0, 4.0, 6.0, 6.0, 6.0, 1.0])
+    _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: next(values), patience=3, epochs=6)
+    assert (result.stopped, result.best_epoch, len(result.history)) == ("patience", 1, 5)
+
+
+def test_plateau_lowers_the_learning_rate():
+    _, result = trained(
+        sums(), validation=sums(seed=1), metric=lambda o, t: 1.0, schedule="plateau", plateau_patience=1, epochs=6,
+        learning_rate=0.01,
+    )  # fmt: skip
+    rates = [r["learning_rate"] for r in result.history]
+    assert rates[0] == 0.01
+    assert rates[-1] < 0.006
+
+
+def test_divergence_keeps_the_best_weights_or_says_so():
+    with pytest.raises(ao.InputError, match=r"training diverged.*lower learning_rate or penalty_weight"):
+        trained(sums(), loss=lambda o, t: (o - t).square().mean() * float("nan"))
+    calls = iter(range(100))
+    loss = lambda o, t: (o - t).square().mean() * (float("nan") if next(calls) >= 8 else 1.0)  # noqa: E731
+    with pytest.warns(UserWarning, match=r"training stopped.*weights of epoch 1 are kept"):
+        subject, result = trained(sums(), loss=loss, validation=sums(seed=1), epochs=9)
+    assert result.stopped == "diverged"
+    assert torch.isfinite(flat(subject)).all()
+
+
+# Randomness -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_a_function_of_its_seed_and_leaves_the_global_generator_alone():
+    runs = []
+    for outside, seed in [(0, 7), (1, 7), (0, 8)]:
+        start = model(dropout=0.3)
+        torch.manual_seed(outside)
+        before = torch.get_rng_state()
+        runs.append(
+            flat(trained(ragged(), start=start, penalty=SIRE, penalty_weight=1.0, order="shuffle", seed=seed)[0])
+        )
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_measuring_the_gap_changes_nothing():
+    on, a = trained(sums(), penalty=SIRE, penalty_weight=1.0)
+    off, b = trained(sums(), penalty=SIRE, penalty_weight=1.0, gap_every=0)
+    assert torch.equal(flat(on), flat(off))
+    assert a.history[0]["gap"] > 0
+    assert b.history[0]["gap"] is None
+    assert [r["gap"] is None for r in trained(sums(), gap_every=2)[1].history] == [True, False, True]
+
+
+# Truncated backpropagation ----------------------------------------------------------------------------------------
+
+
+def test_pieces_cover_each_sample_once_in_order_and_end_at_its_end():
+    data = ragged()
+    elements, lengths = data.batch(torch.arange(len(data)))
+    for size in (2, 3, 5, 20):
+        rebuilt: list[list[float]] = [[] for _ in range(len(data))]
+        ends = []
+        for part, sizes, is_last in pieces(elements, lengths, size):
+            ends.append(is_last)
+            assert part.shape[1] <= size
+            for sample, n in enumerate(sizes.tolist()):
+                rebuilt[sample] += part[sample, :n, 0].tolist()
+        assert ends == [False] * (len(ends) - 1) + [True]
+        assert torch.equal(sizes, lengths.clamp(max=size))
+        assert rebuilt == [elements[i, :n, 0].tolist() for i, n in enumerate(lengths.tolist())]
+
+
+def test_a_window_longer_than_the_samples_changes_nothing():
+    data = ragged()
+    for penalty, weight in [(None, 0.0), (ao.SIRE(states="prefix", window=1), 2.0)]:
+        whole, a = trained(data, penalty=penalty, penalty_weight=weight)
+        windowed, b = trained(data, penalty=penalty, penalty_weight=weight, window=10)
+        torch.testing.assert_close(flat(whole), flat(windowed), atol=1e-6, rtol=1e-5)
+        assert a.history[-1]["loss"] == pytest.approx(b.history[-1]["loss"], rel=1e-5)
+
+
+def test_the_truncated_gradient_is_that_of_the_last_window_with_the_state_before_it_held_constant():
+    data = ragged(16)
+    subject, _ = trained(data, window=3, **SGD)
+    by_hand = model()
+    loss = torch.zeros(())
+    for i in range(len(data)):  # one by one, nothing padded
+        x = data.elements[data.offsets[i] : data.offsets[i + 1]][None]
+        cut = max(0, x.shape[1] - 3)
+        state = by_hand.recurrence.start(1)
+        if cut:
+            state = by_hand.recurrence.scan(x[:, :cut]).last.detach()
+        end = by_hand.recurrence.scan(x[:, cut:], state=state).last if x.shape[1] else state
+        loss = loss + (by_hand.readout(end)[0, 0] - data.targets[i]).square() / len(data)
+    loss.backward()
+    for p, q in zip(by_hand.parameters(), subject.parameters(), strict=True):
+        torch.testing.assert_close(p.detach() - 0.1 * p.grad, q.detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_windows_of_two_penalise_each_adjacent_pair_of_the_window():
+    """With n = 4 and windows of 2 the adjacent swap is certain: the penalty is the mean of both windows' swaps."""
+    data = sums(6, length=4)
+    swap = ao.SIRE(states="prefix", window=1)
+    _, result = trained(data, penalty=swap, penalty_weight=1e-12, window=2, epochs=1, clip=None, learning_rate=1e-12)
+    subject, x = model(), data.elements.view(6, 4, 1)
+    middle = subject.recurrence.scan(x[:, :2]).last
+    gaps = []
+    for state, pair in [(subject.recurrence.start(6), x[:, :2]), (middle, x[:, 2:])]:
+        ends = [subject.recurrence.scan(p, state=state).last for p in (pair, pair.flip(1))]
+        gaps.append((ends[0] - ends[1]).square().sum(1).mean().item())
+    assert result.history[0]["penalty"] == pytest.approx(sum(gaps) / 2, rel=1e-4)
+
+
+def test_windows_take_unlabelled_samples_too():
+    _, result = trained(
+        sums(16, 9), unlabelled=SetData.of(torch.rand(32, 11, 1)), window=4, penalty=SIRE, penalty_weight=1.0
+    )
+    assert result.history[-1]["penalty"] > 0
+
+
+# What it says -----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_has_a_line_an_epoch_and_tensorboard_gets_the_same(tmp_path, capsys):
+    heard: list[dict] = []
+    _, result = trained(sums(), workdir=tmp_path, tensorboard=True, log=heard.append, validation=sums(seed=1))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == result.history == heard
+    assert [r["epoch"] for r in lines] == [0, 1, 2]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in lines])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_elsewhere_than_on_a_terminal_progress_is_plain_lines(capsys):
+    train(model(), "mse", sums(), config=TrainConfig(epochs=2), validation=sums(seed=1))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("epoch 0 · loss ")
+    assert lines[-1].startswith("epoch 1 · loss ")
+    assert "validation" in lines[0]
+    assert "gap" in lines[0]
+
+
+def test_on_a_terminal_progress_is_a_bar_with_the_time_left():
+    main, terminal = pty.openpty()
+    code = """
+        import torch, anyorder as ao
+        from anyorder.tables import SetData
+        from anyorder.training import TrainConfig, train
+        train(ao.RecurrentSetModel(1, 1, hidden=4), "mse", SetData.of(torch.rand(8, 3), torch.rand(8)),
+              config=TrainConfig(epochs=3))
+    """
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stderr=terminal, env=env)
+    assert process.wait(60) == 0
+    os.close(terminal)
+    shown = os.read(main, 100_000).decode()
+    os.close(main)
+    assert "epoch 2 · loss" in shown
+    assert "100%" in shown
+    assert "0:00:0" in shown
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def stop_after(epochs: int):
+    def log(record: dict) -> None:
+        if record["epoch"] + 1 == epochs:
+            raise KeyboardInterrupt
+
+    return log
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "plateau"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer):
+    def go(workdir: Path | None, log=None):
+        return trained(
+            ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, order="shuffle",
+            penalty_weight=ao.InvarianceBudget(target=1e-3), unlabelled=sums(24), validation=sums(seed=3),
+            schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
+        )  # fmt: skip
+
+    whole, expected = go(None)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, stop_after(3))
+    resumed, result = go(tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
+    assert result.best_epoch == expected.best_epoch
+    for ours, theirs in zip(result.history, expected.history, strict=True):
+        assert {**ours, "seconds": 0, "samples_per_second": 0} == {**theirs, "seconds": 0, "samples_per_second": 0}
+    logged = [json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged == list(range(6))
+
+
+def test_a_finished_run_is_returned_at_once(tmp_path):
+    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1))
+    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=lambda o, t: 1 / 0)
+    assert torch.equal(flat(first), flat(again))
+    assert a == b
+
+
+def test_another_run_in_the_same_workdir_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path)
+    with pytest.raises(ao.InputError, match=r"holds a run with another learning_rate: 0\.003 there, 0\.1 here"):
+        trained(sums(), workdir=tmp_path, learning_rate=0.1)
+    with pytest.raises(ao.InputError, match=r"holds a run with another parameters"):
+        trained(sums(), workdir=tmp_path, start=model(hidden=7))
+    with pytest.raises(ao.InputError, match=r"holds a run with another elements: 240 there, 150 here"):
+        trained(sums(30), workdir=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
+    trained(sums(), workdir=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ao.InputError, match=r"checkpoint\.safetensors is damaged"):
+        trained(sums(), workdir=tmp_path)
+
+
+RUN = """
+    import os, random, signal, sys, time, torch, anyorder as ao
+    from anyorder.storage import load_tensors
+    from anyorder.tables import SetData
+    from anyorder.training import TrainConfig, train
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+    data = SetData.of([torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 7, (64,), generator=g)],
+                      torch.rand(64, generator=g))
+
+    def run(workdir):
+        torch.manual_seed(0)
+        model = ao.RecurrentSetModel(1, 1, hidden=4, dropout=0.2)
+        train(model, "mse", data, penalty=ao.SIRE(), penalty_weight=1.0, validation=data, progress=False,
+              workdir=workdir, config=TrainConfig(epochs=30, batch_size=16, order="shuffle", checkpoint_seconds=0.0))
+        return " ".join(p.numpy().tobytes().hex() for p in model.state_dict().values())
+
+    def killed_after(seconds, workdir):
+        child = os.fork()
+        if child == 0:
+            run(workdir)
+            os._exit(0)
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+    workdir, moments, kills = sys.argv[1], random.Random(0), 0
+    pace = time.monotonic()
+    expected = run(None)
+    pace = time.monotonic() - pace  # a whole run without checkpoints
+    for _ in range(10):
+        kills += killed_after(moments.uniform(0.01, 0.12) * pace, workdir)
+        if os.path.exists(workdir + "/checkpoint.safetensors"):
+            print("steps", load_tensors(workdir + "/checkpoint.safetensors")[1]["result"]["steps"])
+    print("kills", kills)
+    print("same weights", run(workdir) == expected)
+"""
+
+
+def test_sigkill_at_ten_random_moments_then_the_same_weights(tmp_path):
+    """Ten processes are killed in mid-run, whatever they are doing; what the last one left is finished."""
+    (tmp_path / "run.py").write_text(textwrap.dedent(RUN))
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = subprocess.check_output([sys.executable, tmp_path / "run.py", tmp_path / "work"], text=True, env=env)
+    lines = [line.rsplit(" ", 1) for line in said.splitlines()]
+    steps = [int(value) for name, value in lines if name == "steps"]
+    assert ["kills", "10"] in lines
+    assert ["same weights", "True"] in lines
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 3
+    assert steps[-1] < 120, "the run had ended before the last kill"
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):
+    """A limit on file size stands for the disk: the write fails half-way, as on a full one."""
+    trained_epochs = 2
+
+    def fill_the_disk(record: dict) -> None:
+        if record["epoch"] + 1 == trained_epochs:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match=r"could not write .* what was there before is intact"):
+            trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0, log=fill_the_disk)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    steps = load_tensors(tmp_path / "checkpoint.safetensors")[1]["result"]["steps"]
+    assert steps == 6  # the last step before the disk was full
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
+    resumed, _ = trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0)
+    assert torch.equal(flat(resumed), flat(trained(sums(), epochs=5)[0]))
+
+
+# Prediction -------------------------------------------------------------------------------------------------------
+
+
+def test_predict_is_one_by_one_whatever_the_batches():
+    subject, data = model(dropout=0.5), ragged(30)
+    subject.train()
+    together = predict(subject, data, batch_size=7)
+    assert subject.training
+    subject.eval()
+    for i in range(len(data)):
+        alone = subject(*data.batch([i]))
+        torch.testing.assert_close(together[i], alone[0], atol=1e-6, rtol=1e-5)
+
+
+def test_predict_averages_over_orderings():
+    subject, data = model().eval(), sums(5)
+    g = torch.Generator().manual_seed(0)
+    many = predict(subject, data, orderings=400, generator=g)
+    x = data.elements.view(5, 5, 1)
+    exact = torch.stack([subject(x[:, list(order)]).detach() for order in permutations(range(5))]).mean(0)
+    torch.testing.assert_close(many, exact, atol=0.01, rtol=0)
+    assert (predict(subject, data) - exact).abs().max() > 0.02
+    doubled = predict(subject, data, orderings=400, generator=torch.Generator().manual_seed(0), finish=lambda o: 2 * o)
+    torch.testing.assert_close(doubled, 2 * many)
+
+
+def test_long_sets_are_read_in_small_batches():
+    sizes = []
+
+    class Watch(nn.Module):
+        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+            sizes.append(elements.shape[0] * elements.shape[1])
+            return elements.sum((1, 2))[:, None]
+
+    predict(Watch(), SetData.of(torch.ones(10, 40_000, 1)))
+    assert max(sizes) <= 2**17
+    assert sum(sizes) == 400_000
+
+
+# The door ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"optimizer": "adamm"}, r"optimizer must be one of .*did you mean 'adam'"),
+        ({"learning_rate": 0}, "learning_rate must be above 0"),
+        ({"weight_decay": -1}, "weight_decay must be at least 0"),
+        ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'plateau', 'constant'; got 'cosine'"),
+        ({"plateau_patience": -1}, "plateau_patience must be at least 0"),
+        ({"plateau_factor": 1.0}, "plateau_factor must be below 1"),
+        ({"clip": 0.0}, "clip must be above 0"),
+        ({"order": "random"}, "order must be one of 'keep', 'shuffle'; got 'random'"),
+        ({"window": 1}, "window must be at least 2; got 1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"gap_every": -1}, "gap_every must be at least 0"),
+        ({"gap_samples": 1}, "gap_samples must be at least 2"),
+        ({"checkpoint_seconds": -1}, "checkpoint_seconds must be at least 0"),
+        ({"mixed_precision": "fp8"}, "mixed_precision must be one of"),
+    ],
+)
+def test_every_setting_is_checked_at_construction(options, message):
+    with pytest.raises(ao.InputError, match=message):
+        TrainConfig(**options)
+
+
+def test_what_train_refuses():
+    data, no_targets = sums(), SetData.of(torch.rand(4, 3))
+    with pytest.raises(ao.InputError, match="data must have targets"):
+        trained(no_targets)
+    with pytest.raises(ao.InputError, match="validation must have targets"):
+        trained(data, validation=no_targets)
+    with pytest.raises(ao.InputError, match="patience and metric need validation data"):
+        trained(data, patience=3)
+    with pytest.raises(ao.InputError, match="penalty_weight and unlabelled serve a penalty"):
+        trained(data, penalty_weight=1.0)
+    with pytest.raises(ao.InputError, match="penalty_weight and unlabelled serve a penalty"):
+        trained(data, unlabelled=no_targets)
+    with pytest.raises(ao.InputError, match="penalty_weight must be at least 0"):
+        trained(data, penalty=SIRE, penalty_weight=-1.0)
+    with pytest.raises(ao.InputError, match=r"loss must be one of .*did you mean 'mse'"):
+        trained(data, loss="msee")
+    with pytest.raises(ao.InputError, match=r"window needs a recurrent model .*; got SetTransformer"):
+        trained(data, start=ao.SetTransformer(1, 1), window=4)
+    with pytest.raises(ao.InputError, match="tensorboard=True needs a workdir"):
+        trained(data, tensorboard=True)
+    weights = torch.ones(48)
+    with pytest.raises(ao.InputError, match="with weights the loss must return one value a sample"):
+        trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)
+    with pytest.raises(ao.InputError, match="weights must not be negative and not all zero"):
+        trained(SetData(data.elements, data.offsets, data.targets, 0 * weights))
