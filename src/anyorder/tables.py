@@ -121,10 +121,10 @@ class SetData:
         position = torch.arange(longest, device=lengths.device)
         rows = self.offsets[index][:, None] + position
         if shortest == longest:
-            return self.elements.index_select(0, rows.flatten()).view(-1, longest, features), None
+            return self.elements.index_select(0, rows.flatten()).view(len(index), longest, features), None
         padding = position >= lengths[:, None]
         rows = rows.masked_fill_(padding, 0)
-        elements = self.elements.index_select(0, rows.flatten()).view(-1, longest, features)
+        elements = self.elements.index_select(0, rows.flatten()).view(len(index), longest, features)
         return elements.masked_fill_(padding[:, :, None], 0), lengths
 
     def to(self, device: torch.device | str) -> SetData:
