@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import anyorder as ao
 from anyorder import InputError, InputTypeError
 from anyorder import pyg as _pyg  # noqa: F401  (registers the adapters)
 from anyorder.models import MODELS, SetModel
@@ -242,6 +243,16 @@ def test_a_copy_from_its_configuration_and_weights_answers_alike(name, row):
     copy.load_state_dict(model.state_dict())
     elements = draw(row, 4, WHOLE)
     assert torch.equal(copy(elements), model(elements))
+
+
+@every_row
+def test_save_and_load(name, row, tmp_path):
+    model = build(name, row).eval()
+    ao.save(model, tmp_path / "model")
+    loaded = ao.load(tmp_path / "model")
+    elements = draw(row, 4, WHOLE)
+    assert type(loaded) is type(model)
+    assert torch.equal(loaded(elements), model(elements))
 
 
 @every_row

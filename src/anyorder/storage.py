@@ -8,6 +8,7 @@ library by name, and nothing else: no pickle is ever opened.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import secrets
@@ -194,6 +195,11 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         name, arguments = config["model"]["name"], dict(config["model"]["config"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(folder, f"{CONFIG} describes no model") from None
+    if str(name).startswith("pyg-"):
+        try:
+            importlib.import_module("anyorder.pyg")  # adds torch-geometric's aggregations to MODELS
+        except ImportError as error:
+            raise InputError(f"the model folder {folder} holds a model {name!r}, and {error}") from None
     if name not in MODELS:
         raise InputError(
             f"the model folder {folder} holds a model {name!r}, which anyorder {anyorder.__version__} does not know; "
