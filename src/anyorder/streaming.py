@@ -37,7 +37,7 @@ class Stream:
 
     def __init__(self, model: nn.Module, streams: int | None = None) -> None:
         self.model = model
-        self.recurrence = _streaming_recurrence(model)
+        self.recurrence = streaming_recurrence(model)
         self.streams = None if streams is None else whole_number("streams", streams)
         with torch.no_grad():
             self._state: State = tree_map(torch.clone, self.recurrence.start(self.streams or 1))
@@ -151,7 +151,7 @@ class Stream:
         return chunk if chunk.dim() == 3 else chunk[:, None]
 
 
-def _streaming_recurrence(model: nn.Module) -> Recurrence:
+def streaming_recurrence(model: nn.Module) -> Recurrence:
     """The recurrence inside a model, or an error that says why the model cannot stream."""
     if isinstance(model, Recurrence):
         return model

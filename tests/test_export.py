@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import anyorder as ao
+from anyorder import InputError, export
+from anyorder.export import export_onnx
+from anyorder.recurrence import tree_leaves
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+FORMS = {
+    "gru": lambda: ao.RecurrentSetModel(3, 2, hidden=8, dropout=0.5),
+    "deep lstm": lambda: ao.RecurrentSetModel(3, 2, cell="lstm", hidden=8, layers=2, encoder=(5,), readout=(4,)),
+    "rnn": lambda: ao.RecurrentSetModel(3, 1, cell="rnn", hidden=8, learned_start=False),
+    "embedding": lambda: ao.RecurrentSetModel(1, 2, hidden=8, embedding=(9, 4, "learned")),
+    "deepsets max": lambda: ao.DeepSets(3, 2, phi=(5,), pooling="max"),
+}
+
+
+def randomised(form):
+    model = FORMS[form]()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_graphs_alone_give_what_the_model_gives(tmp_path, form):
+    model = randomised(form).train()
+    step_path, readout_path, gap = export_onnx(model, tmp_path / "m.onnx", details={"classes": ["a", "b"]})
+    assert gap < 1e-5
+    assert model.training
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.readout.onnx"]
+    step, readout = (onnxruntime.InferenceSession(str(p)) for p in (step_path, readout_path))
+    words = json.loads(step.get_modelmeta().custom_metadata_map["anyorder"])
+    assert words["classes"] == ["a", "b"]
+    for batch, length in ((1, 6), (4, 11)):  # neither is the batch the graph was traced with
+        state = {n: np.repeat(np.array(v, np.float32), batch, axis=0) for n, v in words["start"].items()}
+        elements = torch.randint(9, (batch, length, 1)) if form == "embedding" else torch.randn(batch, length, 3)
+        for t in range(length):
+            new = step.run(None, {"element": elements[:, t].numpy(), **state})
+            state = dict(zip(state, new, strict=True))
+        with torch.no_grad():
+            expected = model.eval()(elements)
+        np.testing.assert_allclose(readout.run(None, state)[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_graph_that_disagrees_is_not_written(tmp_path, monkeypatch):
+    import onnx
+
+    model = randomised("rnn")
+    graphs = [onnx.load(p) for p in export_onnx(model, tmp_path / "m.onnx")[:2]]
+    monkeypatch.setattr(export, "_graph", lambda module, *_: graphs[isinstance(module, export._Readout)])
+    assert export_onnx(model, tmp_path / "again.onnx")[2] < 1e-5
+    with torch.no_grad():
+        model.recurrence.module.weight_hh_l0.mul_(1.001)
+    with pytest.raises(InputError, match=r"onnxruntime and torch differ by .*; nothing was written"):
+        export_onnx(model, tmp_path / "wrong.onnx")
+    assert not (tmp_path / "wrong.onnx").exists()
+    assert not (tmp_path / "wrong.readout.onnx").exists()
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(InputError, match="SetTransformer cannot stream"):
+        export_onnx(ao.SetTransformer(3, 2), tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"must end in \.onnx"):
+        export_onnx(FORMS["rnn"](), tmp_path / "m.pt")
+    with pytest.raises(InputError, match="a Recurrence has no read-out"):
+        export_onnx(ao.known.sum(), tmp_path / "m.onnx")
+
+
+def test_a_missing_extra_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"ONNX export needs onnx; pip install 'anyorder\[onnx\]'"):
+        export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
+
+
+def test_state_leaves_keep_their_order():
+    model = randomised("deep lstm")
+    _, leaves = export._example(model, model.recurrence, 3)
+    state = export._as_state(model.recurrence, leaves)
+    assert all(a is b for a, b in zip(tree_leaves(state), leaves, strict=True))
