@@ -212,6 +212,9 @@ def test_the_same_schema_reads_another_table_and_counts_unseen_categories(tmp_pa
     read = schema.read(other)
     assert read.unseen == {"drug": 3}
     assert read.data.targets is None
+    assert schema.read(other, with_target=None).data.targets is None
+    assert schema.read(path, with_target=None).data.targets is not None
+    assert schema.column_names == ["dose", "drug=x", "drug=y", "drug=z", "grave"]
     assert read.data.elements[3:5, 1:4].sum() == 0
     rows = schema.encode(frame())
     assert torch.equal(rows[[2, 5, 0, 1, 3, 4]], data.elements)

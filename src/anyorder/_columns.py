@@ -242,6 +242,12 @@ class Columns:
         return task, classes
 
 
+def column_names(source: Any) -> list[str]:
+    """The names of a table's columns; of a file, its header alone is read."""
+    with _blocks(source, progress=False) as (available, _):
+        return available
+
+
 def _rows(mask: np.ndarray, first: int) -> str:
     rows = (np.flatnonzero(mask)[:3] + first).tolist()
     more = int(mask.sum()) - len(rows)

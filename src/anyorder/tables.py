@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of
-from anyorder._columns import Columns, Feature
+from anyorder._columns import Columns, Feature, column_names
 from anyorder.ragged import _as_set
 
 MISSING = ("error", "drop-row", "mean", "zero")
@@ -211,11 +211,26 @@ class TableSchema:
         except (TypeError, KeyError) as error:
             raise InputError(f"this is not a table schema of anyorder: {error}") from None
 
-    def read(self, source: Any, *, with_target: bool = False, progress: bool | None = None) -> Table:
-        """Read another table with the same columns; its target column is ignored unless asked for.
+    @property
+    def column_names(self) -> list[str]:
+        """A name for each of the D columns: the feature's own, or ``feature=category``.
+
+        >>> TableSchema("s", (Feature("dose", "number"), Feature("drug", "category", categories=("x", "y")))).column_names
+        ['dose', 'drug=x', 'drug=y']
+        """
+        return [
+            name
+            for feature in self.features
+            for name in ([f"{feature.name}={c}" for c in feature.categories] or [feature.name])
+        ]
+
+    def read(self, source: Any, *, with_target: bool | None = False, progress: bool | None = None) -> Table:
+        """Read another table with the same columns; its target is ignored unless asked for (None: if it is there).
 
         Every set of the table stays, even one whose rows were all dropped (it is then empty).
         """
+        if with_target is None:
+            with_target = self.target in column_names(source)
         columns = self._gather(source, self.set_id, self.target if with_target else None, self.order, progress)
         return _table(columns, self)
 
