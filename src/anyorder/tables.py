@@ -215,7 +215,8 @@ class TableSchema:
     def column_names(self) -> list[str]:
         """A name for each of the D columns: the feature's own, or ``feature=category``.
 
-        >>> TableSchema("s", (Feature("dose", "number"), Feature("drug", "category", categories=("x", "y")))).column_names
+        >>> drug = Feature("drug", "category", categories=("x", "y"))
+        >>> TableSchema("patient", (Feature("dose", "number"), drug)).column_names
         ['dose', 'drug=x', 'drug=y']
         """
         return [
