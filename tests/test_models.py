@@ -91,6 +91,12 @@ ROWS: dict[str, dict[str, Row]] = {
         "embedded": Row(28 + 40 + 97 * 2, {"phi": (8,), "rho": (), **EMBEDDED}, True),
     },
     "cnn": {"small": Row(4 * 28 + 6 * 37 + 7 * 5 + 12, {"side": 4, "channels": (4, 6), "hidden": 5}, ragged=False)},
+    "standardised": {
+        "recurrent": Row(338, {"options": {"hidden": 8}}, streams=True, state_size=8),
+        "deepsets": Row(
+            8 * 4 + 8 * 9 + 5 * 9 + 12, {"model": "deepsets", "options": {"phi": [8, 8], "rho": [5]}}, True, True, 8
+        ),
+    },
     "pyg-gru": {"gru": Row(312 + 18, {"hidden": 8}), "embedded": Row(28 + 3 * 8 * 14 + 18, {"hidden": 8, **EMBEDDED})},
     "pyg-lstm": {"lstm": Row(416 + 18, {"hidden": 8})},
     "pyg-lcm": {"lcm": Row(32 + 3 * 8 * 18 + 18, {"hidden": 8})},

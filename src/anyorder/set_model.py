@@ -84,6 +84,88 @@ class SetModel(nn.Module):
         return None
 
 
+class Standardised(SetModel):
+    """A model that knows its units: y = σ_y · model((x − μ_x) / σ_x) + μ_y, raw elements to raw outputs.
+
+    ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
+    ``scale`` (of the elements), ``out_mean`` and ``out_scale``, set by :meth:`set_units`, at first 0 and 1. Integer
+    elements are passed on as they are. It streams, exports and is audited like the model inside.
+
+    >>> import anyorder.models
+    >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
+    >>> x = torch.randn(2, 3, 1)
+    >>> torch.allclose(model(5 + 2 * x), 100 + 10 * model.inner(x), atol=1e-4)
+    True
+    """
+
+    name = "standardised"
+    mean: Tensor
+    scale: Tensor
+    out_mean: Tensor
+    out_scale: Tensor
+
+    def __init__(
+        self, in_features: int, out_features: int, model: str = "recurrent", options: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(in_features, out_features)
+        one_of("model", model, [name for name in MODELS if name != self.name])
+        self.inner = MODELS[model](in_features, out_features, **(options or {}))
+        self.door = self.inner.door
+        for name, size in {"mean": in_features, "out_mean": out_features}.items():
+            self.register_buffer(name, torch.zeros(size))
+            self.register_buffer(name.replace("mean", "scale"), torch.ones(size))
+        self.invariant, self.streams = self.inner.invariant, self.inner.streams
+        own = ("in_features", "out_features")
+        try:
+            options = {name: value for name, value in self.inner.config().items() if name not in own}
+        except InputError:  # an own module among the options: it is said when the configuration is asked for
+            options = dict(options or {})
+        self._built_with(model=model, options=options)
+
+    def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
+        """Set all four; returns the model."""
+        values = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
+        for name, value in values.items():
+            getattr(self, name).copy_(torch.as_tensor(value))
+        return self
+
+    def config(self) -> dict[str, Any]:
+        self.inner.config()  # says what cannot be described
+        return super().config()
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self._raw(self.inner(self._standard(elements), lengths))
+
+    def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What the recurrence inside reads, from raw elements."""
+        return self.inner.encode(self._standard(elements), lengths)  # type: ignore[operator]
+
+    @property
+    def recurrence(self) -> Any:
+        return self.inner.recurrence
+
+    def readout(self, state: Any) -> Tensor:
+        """The output, in raw units, of a state of the recurrence inside."""
+        return self._raw(self.inner.readout(state))  # type: ignore[operator]
+
+    @property
+    def orderings(self) -> int:
+        """Over how many orderings the model inside averages."""
+        return int(getattr(self.inner, "orderings", 1))
+
+    def _standard(self, elements: Tensor) -> Tensor:
+        readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
+        if not readable or elements.shape[2] != self.in_features:
+            return elements  # for the door inside to take or refuse
+        return (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
+
+    def _raw(self, output: Tensor) -> Tensor:
+        return output * self.out_scale + self.out_mean
+
+    def _state_size(self) -> int | None:
+        return self.inner._state_size()
+
+
 class Door(nn.Module):
     """Checks a batch once, embeds integer elements, and puts zeros where there is padding.
 
