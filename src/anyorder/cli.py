@@ -6,6 +6,7 @@ Nothing heavy is imported until a command runs. Bad input ends with one line on 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -33,6 +34,113 @@ def _common(
     ),
 ) -> None:
     pass
+
+
+# --- from a table to a model
+
+_TABLE = typer.Argument(help="A long table, one row an element: .csv, .tsv, .parquet or .npz.")
+_MODEL = typer.Argument(help="A model folder that `anyorder train` wrote.")
+_FORCE = typer.Option(False, "--force", help="Replace what is there.")
+_EXAMPLE = "Example:  anyorder "
+
+
+@app.command(epilog=_EXAMPLE + "train visits.csv --set-id patient --target readmitted --order time --out model")
+def train(
+    table: str = _TABLE,
+    set_id: str = typer.Option(..., "--set-id", help="The column that says which set a row belongs to."),
+    target: str = typer.Option(..., help="The column to predict, the same in every row of a set."),
+    out: str = typer.Option(..., help="The model folder to write."),
+    order: str | None = typer.Option(None, help="The column to sort each set by; rows as they come if not given."),
+    features: str | None = typer.Option(None, help="Feature columns, separated by commas; all others if not given."),
+    categorical: str | None = typer.Option(None, help="Numeric columns to read as categories."),
+    missing: str = typer.Option("error", help="Missing values: error, drop-row, mean or zero."),
+    task: str | None = typer.Option(None, help="classification or regression, where the target leaves it open."),
+    model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
+    cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
+    hidden: int | None = typer.Option(None, help="Width of the hidden state."),
+    penalty_weight: str = typer.Option("auto", help="How much order may not matter: a number, or auto; 0 is none."),
+    epochs: int | None = typer.Option(None, help="Passes over the sets."),
+    batch_size: int | None = typer.Option(None, help="Sets a step."),
+    learning_rate: float | None = typer.Option(None, help="Of the optimiser."),
+    validation_fraction: float | None = typer.Option(None, help="Share of the sets held out to stop early."),
+    seed: int = typer.Option(0, help="The same seed gives the same model."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run that was interrupted."),
+    force: bool = _FORCE,
+) -> None:
+    """Learn from a table of events, readings or items grouped into sets, and write a model folder."""
+    from anyorder.commands import train_table
+
+    columns: dict[str, Any] = {"set_id": set_id, "target": target, "order": order, "missing": missing, "task": task}
+    columns |= {"features": _names(features), "categorical": _names(categorical) or []}
+    settings = {
+        "model": model,
+        "cell": cell,
+        "hidden": hidden,
+        "penalty_weight": _weight(penalty_weight),
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "validation_fraction": validation_fraction,
+        "random_state": seed,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    train_table(table, out, columns=columns, settings=given, resume=resume, force=force)
+
+
+@app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
+def predict(
+    model: str = _MODEL,
+    table: str = _TABLE,
+    out: str = typer.Option(..., help="The file to write, .csv or .parquet."),
+    force: bool = _FORCE,
+) -> None:
+    """Write a prediction for every set of a table; a target column is ignored."""
+    from anyorder.commands import predict_table
+
+    predict_table(model, table, out, force=force)
+
+
+@app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
+def audit(
+    model: str = _MODEL,
+    table: str = _TABLE,
+    out: str = typer.Option(..., help="The page to write, .html."),
+    samples: int = typer.Option(1000, help="Sets to audit at most, drawn at random."),
+    permutations: int = typer.Option(32, help="Random orderings of each set."),
+    seconds: float | None = typer.Option(None, help="Stop after so long and report what is known by then."),
+    seed: int = typer.Option(0, help="The same seed gives the same page."),
+    force: bool = _FORCE,
+) -> None:
+    """Measure how much the order of each set's rows matters to a model, and write a page with pictures."""
+    from anyorder.commands import audit_table
+
+    audit_table(model, table, out, samples=samples, permutations=permutations, seconds=seconds, seed=seed, force=force)
+
+
+@app.command(epilog=_EXAMPLE + "export model --onnx model.onnx")
+def export(
+    model: str = _MODEL,
+    onnx: str = typer.Option(
+        ..., "--onnx", help="File of the step; the read-out goes beside it, as model.readout.onnx."
+    ),
+    force: bool = _FORCE,
+) -> None:
+    """Write a model's single step and its read-out as ONNX, checked numerically against torch."""
+    from anyorder.commands import export_model
+
+    export_model(model, onnx, force=force)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _weight(text: str) -> float | str:
+    if text == "auto":
+        return text
+    from anyorder._checks import real_number
+
+    return real_number("--penalty-weight (a number or auto)", text, at_least=0.0)
 
 
 # --- anyorder data

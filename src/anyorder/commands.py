@@ -1,0 +1,273 @@
+"""From a table to a model and back: what ``anyorder train``, ``predict``, ``audit`` and ``export`` do."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pooch
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+import anyorder
+from anyorder._checks import InputError
+from anyorder.audit import audit
+from anyorder.audit_report import Report
+from anyorder.export import export_onnx, onnx_paths
+from anyorder.storage import SavedModel, is_model_folder, open_model, save, write_atomically
+from anyorder.tables import SetData, Table, TableSchema, learn_table
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model folder that ``anyorder train`` wrote: a fitted estimator and the schema of its table."""
+
+    saved: SavedModel
+    schema: TableSchema
+
+    @classmethod
+    def open(cls, path: str | Path) -> TableModel:
+        saved = open_model(path)
+        if saved.estimator is None or not (saved.preprocessing or {}).get("table"):
+            raise InputError(
+                f"{path} holds a model that was not trained on a table, so it cannot read one; "
+                "use anyorder.load in Python"
+            )
+        assert saved.preprocessing is not None
+        return cls(saved, TableSchema.from_dict(saved.preprocessing["table"]))
+
+    def outputs(self, data: SetData) -> np.ndarray:
+        """Probabilities ``[N, K]`` of the classes, or values ``[N, 1]``."""
+        if self.schema.task == "classification":
+            return self.saved.estimator.predict_proba(data)
+        return np.asarray(self.saved.estimator.predict(data)).reshape(len(data), -1)
+
+
+def train_table(
+    table: str | Path,
+    out: str | Path,
+    *,
+    columns: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    resume: bool = False,
+    force: bool = False,
+    progress: bool | None = None,
+    say: Say = print,
+) -> None:
+    """Learn from a table and write a model folder; an unfinished run waits in ``ANYORDER_HOME``.
+
+    ``columns`` are the options of :func:`anyorder.tables.read_table`, ``settings`` those of the estimator.
+    """
+    table, out = Path(table), Path(out)
+    if resume and force:
+        raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
+    run = _Run(table, out, {**columns, **settings})
+    if run.first_process:
+        run.check(resume, force)
+    learnt = learn_table(table, **columns, progress=progress)
+    say(_found(learnt))
+    if run.first_process:
+        run.begin(force)
+    name = "SetClassifier" if learnt.schema.task == "classification" else "SetRegressor"
+    estimator = getattr(anyorder, name)(**settings, workdir=run.folder)
+    estimator.fit(learnt.data, _labels(learnt))
+    if run.first_process:
+        classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
+        save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, classes=classes)
+        run.end()
+        say(f"wrote {out}")
+
+
+def predict_table(
+    model: str | Path,
+    table: str | Path,
+    out: str | Path,
+    *,
+    force: bool = False,
+    progress: bool | None = None,
+    say: Say = print,
+) -> None:
+    """Write the set-id column, ``prediction``, and ``probability_<class>`` for every set of a table."""
+    out = _free(out, force, (".csv", ".parquet"))
+    trained = TableModel.open(model)
+    read = trained.schema.read(table, progress=progress)
+    _tell_unseen(read, say)
+    outputs = trained.outputs(read.data)
+    columns: dict[str, Any] = {trained.schema.set_id: read.set_ids}
+    if trained.schema.classes is not None:
+        best = outputs.argmax(axis=1)
+        columns["prediction"] = [trained.schema.classes[i] for i in best]
+        columns |= {f"probability_{c}": outputs[:, i] for i, c in enumerate(trained.schema.classes)}
+    else:
+        columns["prediction"] = outputs[:, 0]
+    write_atomically(out, _table_bytes(pa.table(columns), out.suffix))
+    say(f"wrote {out}: {len(read.data)} predictions")
+
+
+def audit_table(
+    model: str | Path,
+    table: str | Path,
+    out: str | Path,
+    *,
+    samples: int = 1000,
+    permutations: int = 32,
+    seed: int = 0,
+    seconds: float | None = None,
+    force: bool = False,
+    progress: bool | None = None,
+    say: Say = print,
+) -> Report:
+    """Measure how much the order of each set's rows matters to a model, and write the page."""
+    out = _free(out, force, (".html",))
+    trained = TableModel.open(model)
+    read = trained.schema.read(table, with_target=None, progress=progress)
+    _tell_unseen(read, say)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.arange(len(read.data))
+    if len(chosen) > samples:
+        chosen = torch.randperm(len(chosen), generator=generator)[:samples].sort().values
+        say(f"auditing {samples} of {len(read.data)} sets, drawn at random (--samples)")
+    data = read.data.select(chosen)
+    elements, lengths = data.batch(torch.arange(len(data)))
+
+    def predict(elements: Tensor, lengths: Tensor | None) -> np.ndarray:
+        return trained.outputs(_flat(elements, lengths))
+
+    classes = trained.schema.classes
+    report = audit(
+        predict,
+        elements,
+        lengths,
+        labels=data.targets,
+        task=trained.schema.task or "auto",
+        permutations=permutations,
+        generator=generator,
+        seconds=seconds,
+        progress=progress,
+        class_names=None if classes is None else [str(c) for c in classes],
+        feature_names=trained.schema.column_names,
+        sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
+    )
+    page = out.with_name(f".{out.name}.tmp.html")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        report.html(page, title=f"Does order matter to {Path(model).name}?")
+        os.replace(page, out)
+    finally:
+        page.unlink(missing_ok=True)
+    say(f"{report}\nwrote {out}")
+    return report
+
+
+def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, say: Say = print) -> None:
+    """Write the ONNX graphs of step and read-out, checked against torch."""
+    for path in onnx_paths(onnx):
+        _free(path, force, (".onnx",))
+    saved = open_model(model)
+    details = {"classes": saved.classes, "preprocessing": saved.preprocessing}
+    step, readout, gap = export_onnx(saved.model, onnx, details=details)
+    say(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
+
+
+class _Run:
+    """Where an unfinished training run waits, by what it was asked to do."""
+
+    def __init__(self, table: Path, out: Path, asked: Mapping[str, Any]) -> None:
+        self.out = out
+        self.first_process = os.environ.get("RANK", "0") == "0"
+        stamp = [table.stat().st_size, table.stat().st_mtime_ns] if table.is_file() else None
+        key = json.dumps([str(table.resolve()), stamp, str(out.resolve()), asked], sort_keys=True, default=str)
+        home = Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
+        self.folder = home / "runs" / hashlib.sha256(key.encode()).hexdigest()[:20]
+
+    @property
+    def _replaces(self) -> Path:
+        return self.folder / "replaces-the-model"  # there when the run was started with --force
+
+    def check(self, resume: bool, force: bool) -> None:
+        unfinished = self.folder.exists() and any(p.suffix == ".safetensors" for p in self.folder.iterdir())
+        if unfinished and not resume and not force:
+            raise InputError(
+                f"a run with these very settings was not finished; go on with --resume, or start afresh with --force "
+                f"(it waits in {self.folder})"
+            )
+        if not self.out.exists() or (resume and unfinished and self._replaces.exists()):
+            return
+        if not force:
+            raise InputError(f"{self.out} exists; choose another --out, or replace it with --force")
+        if not is_model_folder(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise InputError(f"{self.out} is not a model folder, so --force does not replace it; choose another --out")
+
+    def begin(self, force: bool) -> None:
+        if force:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if force:
+            self._replaces.touch()
+
+    def end(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _labels(table: Table) -> Any:
+    """The targets as the user wrote them."""
+    assert table.data.targets is not None
+    targets = table.data.targets.numpy()
+    return targets if table.schema.classes is None else np.array(table.schema.classes)[targets]
+
+
+def _found(table: Table) -> str:
+    data, schema = table.data, table.schema
+    sizes = f"{int(data.lengths.min())} to {int(data.lengths.max())}"
+    aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
+    dropped = f", {table.dropped} rows with missing values dropped" if table.dropped else ""
+    rows, features = len(data.elements), len(schema.features)
+    return f"{len(data)} sets of {sizes} elements, {rows} rows, {features} features, {aim} to predict{dropped}"
+
+
+def _tell_unseen(table: Table, say: Say) -> None:
+    for name, count in table.unseen.items():
+        say(f"{name}: {count} rows hold a category the model has not seen; it is read as none of those it knows")
+    if table.dropped:
+        say(f"{table.dropped} rows with missing values left out")
+
+
+def _free(path: str | Path, force: bool, endings: Sequence[str]) -> Path:
+    """``path`` if it may be written."""
+    path = Path(path)
+    if path.suffix not in endings:
+        raise InputError(f"{path} must end in {' or '.join(endings)}")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; choose another file, or replace it with --force")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; choose another file")
+    return path
+
+
+def _flat(elements: Tensor, lengths: Tensor | None) -> SetData:
+    if lengths is None:
+        return SetData.of(elements)
+    inside = torch.arange(elements.shape[1]) < lengths[:, None]
+    return SetData(elements[inside], torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+
+def _table_bytes(table: pa.Table, ending: str) -> bytes:
+    buffer = io.BytesIO()
+    if ending == ".parquet":
+        pyarrow.parquet.write_table(table, buffer)
+    else:
+        pyarrow.csv.write_csv(table, buffer)
+    return buffer.getvalue()
