@@ -1,0 +1,48 @@
+"""Medians of interleaved repetitions, and the one form in which a measurement is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def medians(contenders: Mapping[str, Callable[[], Any]], repetitions: int, warm_up: int = 1) -> dict[str, float]:
+    """Median seconds of each contender; every repetition runs all of them in turn, so that all share the weather."""
+    for _ in range(warm_up):
+        for run in contenders.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repetitions):
+        for name, run in contenders.items():
+            begin = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def entry(value: float, what: str, *, goal: float | None = None, better: str = "lower") -> dict[str, Any]:
+    """A measurement as ``benchmarks/results.json`` keeps it."""
+    met = None if goal is None else bool(value <= goal if better == "lower" else value >= goal)
+    return {
+        "value": round(float(value), 4),
+        "goal": goal,
+        "better": better,
+        "met": met,
+        "what": what,
+        "machine": machine(),
+    }
+
+
+def machine() -> str:
+    """The processor and its cores; no name of a host."""
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{model}, {os.cpu_count()} cores"
