@@ -47,7 +47,7 @@ def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
 
 
 def test_no_size_of_header_is_taken_for_another_kind_of_file():
-    for size in range(300):  # a header of 640 bytes begins with the byte that begins a pickle
+    for size in range(300):  # a header of 128 bytes begins with the byte that begins a pickle
         assert tensors_from_bytes(tensors_to_bytes({"w": torch.ones(1)}, {"pad": "x" * size}))[1]["pad"] == "x" * size
 
 
@@ -345,6 +345,13 @@ def test_a_damaged_or_hostile_folder_gives_one_clear_line(tmp_path, case):
     assert str(folder) in str(caught.value)
     assert len(str(caught.value)) < 600
     assert not os.path.exists("/tmp/anyorder-was-fooled")
+
+
+def test_a_bomb_inside_a_model_inside_a_model_is_found(tmp_path):
+    ao.save(MODELS["standardised"](3, 2), tmp_path / "m")
+    edit(model__config__options__hidden=10**9)(tmp_path / "m")
+    with pytest.raises(InputError, match="hidden=1000000000 does not fit weights of"):
+        ao.load(tmp_path / "m")
 
 
 def test_a_huge_config_is_not_read(tmp_path):

@@ -222,13 +222,16 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
     return model.eval()
 
 
-def _refuse_absurd_sizes(folder: Path, arguments: dict[str, Any], numbers: int) -> None:
+def _refuse_absurd_sizes(folder: Path, value: Any, numbers: int, name: str = "") -> None:
     """A width or a count of layers beyond the number of weights is a trap, not a model."""
-    bound = max(numbers, 4096)
-    for name, value in arguments.items():
-        for part in value if isinstance(value, list) else [value]:
-            if name not in _NOT_SIZES and isinstance(part, (int, float)) and part > bound:
-                raise _damaged(folder, f"{name}={part} does not fit weights of {numbers:,} numbers")
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _refuse_absurd_sizes(folder, part, numbers, key)
+    elif isinstance(value, list):
+        for part in value:
+            _refuse_absurd_sizes(folder, part, numbers, name)
+    elif isinstance(value, (int, float)) and name not in _NOT_SIZES and value > max(numbers, 4096):
+        raise _damaged(folder, f"{name}={value} does not fit weights of {numbers:,} numbers")
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
