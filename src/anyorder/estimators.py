@@ -1,0 +1,482 @@
+"""Set models as scikit-learn estimators: fit on sets, predict for sets, search over the penalty's weight."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
+from torch import Tensor
+
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.inference import predict as outputs_of
+from anyorder.models import MODELS
+from anyorder.penalties import SIRE, SUB, InvarianceBudget, Permutation, penalty_from_config
+from anyorder.recurrence import Recurrence
+from anyorder.set_model import Standardised
+from anyorder.tables import SetData
+from anyorder.training import OPTIMIZERS, TrainConfig, train
+
+PENALTIES: dict[str, Callable[[], Any]] = {"sire": SIRE, "sub": SUB, "permutation": Permutation}
+
+
+class _SetEstimator(BaseEstimator):
+    """What the classifier and the regressor share: parameters, fitting, storage."""
+
+    model_: Standardised
+    n_features_in_: int
+    seed_: int
+    n_iter_: int
+    history_: list[dict[str, Any]]
+    best_epoch_: int | None
+    _optimizer: torch.optim.Optimizer | None
+
+    def __init__(
+        self,
+        *,
+        model: str = "recurrent",
+        model_options: dict[str, Any] | None = None,
+        penalty: Any = "sire",
+        penalty_weight: Any = 1.0,
+        epochs: int = 100,
+        batch_size: int = 32,
+        learning_rate: float = 3e-3,
+        optimizer: Any = "adam",
+        schedule: str = "one-cycle",
+        weight_decay: float = 0.0,
+        clip: float | None = 1.0,
+        order: str = "keep",
+        window: int | None = None,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        standardize: bool = True,
+        random_state: Any = None,
+        device: str = "auto",
+        workdir: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.model_options = model_options
+        self.penalty = penalty
+        self.penalty_weight = penalty_weight
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.clip = clip
+        self.order = order
+        self.window = window
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.standardize = standardize
+        self.random_state = random_state
+        self.device = device
+        self.workdir = workdir
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
+        """Fit on the sets ``X`` and one target each; ``X_unlabeled`` are further sets, for the penalty alone."""
+        data = self._labelled(X, y, sample_weight, first=True)
+        self._begin(data)
+        fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        validation = None
+        if fraction:
+            order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
+            held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
+            data, validation = data.select(order[held_out:]), data.select(order[:held_out])
+        config = self._config(
+            self.seed_,
+            epochs=self.epochs,
+            schedule=self.schedule,
+            patience=self.patience,
+            optimizer=self.optimizer,
+        )
+        self._train(data, config, validation, X_unlabeled, self.workdir)
+        return self
+
+    def _fit_once_more(self, X: Any, y: Any, X_unlabeled: Any, sample_weight: Any) -> Self:
+        """One pass at a constant rate, with the optimiser of the pass before."""
+        first = not hasattr(self, "model_")
+        data = self._labelled(X, y, sample_weight, first)
+        if first:
+            self._begin(data)
+        config = self._config(self.seed_ + self.n_iter_, epochs=1, schedule="constant", optimizer=self._same_optimizer)
+        self._train(data, config, None, X_unlabeled, None)
+        return self
+
+    def predict(self, X: Any, orderings: int = 1) -> np.ndarray:
+        """One answer a set: for the elements in the given order, or the mean over random ``orderings`` of them."""
+        return self._answers(self._outputs(X, orderings))
+
+    # What a subclass fills in.
+    _loss: str
+    _out_features: int
+    _finish: Callable[[Tensor], Tensor] | None = None
+
+    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} must define _encoded_targets")
+
+    def _answers(self, outputs: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} must define _answers")
+
+    # From arrays to a trained model and back ---------------------------------------------------------------------
+
+    def _labelled(self, X: Any, y: Any, sample_weight: Any, first: bool) -> SetData:
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        data = self._sets(X, None if first else self.n_features_in_)
+        targets = self._encoded_targets(y, first)
+        check_consistent_length(data, targets)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, np.empty((len(data), 1)), ensure_non_negative=True)
+        return SetData(
+            data.elements, data.offsets, torch.as_tensor(targets), None if weights is None else torch.as_tensor(weights)
+        )
+
+    def _sets(self, X: Any, features: int | None) -> SetData:
+        embeds = bool((self.model_options or {}).get("embedding"))
+        data = _as_sets(X, torch.int64 if embeds else torch.float32)
+        if features is not None and data.elements.shape[1] != features:
+            raise InputError(
+                f"X has {data.elements.shape[1]} features, but {type(self).__name__} is expecting {features} features "
+                "as input"
+            )
+        return data
+
+    def _begin(self, data: SetData) -> None:
+        """Build the model, its weights drawn from ``random_state``, in the units of this data."""
+        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.n_features_in_ = data.elements.shape[1]
+        name = one_of("model", self.model, [name for name in MODELS if name != Standardised.name])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed_)
+            self.model_ = Standardised(self.n_features_in_, self._out_features, name, self.model_options)
+        if self.standardize:
+            assert data.targets is not None
+            own = _units(data.elements) if data.elements.is_floating_point() else (0.0, 1.0)
+            target = _units(data.targets.reshape(len(data), -1)) if data.targets.is_floating_point() else (0.0, 1.0)
+            self.model_.set_units(*own, *target)
+        self.history_, self.n_iter_, self._optimizer = [], 0, None
+
+    def _train(
+        self, data: SetData, config: TrainConfig, validation: SetData | None, X_unlabeled: Any, workdir: Any
+    ) -> None:
+        unlabelled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled, self.n_features_in_))
+        penalty, weight = self._penalty()
+        self.model_.to(torch.get_default_dtype())
+        result = train(
+            self.model_.inner,
+            self._loss,
+            self._in_units(data),
+            config=config,
+            penalty=penalty,
+            penalty_weight=weight,
+            validation=None if validation is None else self._in_units(validation),
+            unlabelled=unlabelled if penalty is not None else None,
+            workdir=workdir,
+            progress=None if self.verbose else False,
+        )
+        self.model_.to(next(self.model_.inner.parameters()).device).eval()
+        self.history_ += [{**record, "epoch": self.n_iter_ + record["epoch"]} for record in result.history]
+        self.n_iter_ += len(result.history)
+        self.best_epoch_ = result.best_epoch
+
+    def _config(self, seed: int, **changed: Any) -> TrainConfig:
+        return TrainConfig(
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            order=self.order,
+            window=self.window,
+            device=self.device,
+            seed=seed,
+            gap_every=1 if self.verbose else 0,
+            **changed,
+        )
+
+    def _penalty(self) -> tuple[Any, Any]:
+        """The penalty and its weight; none for a model that is invariant by construction or has no recurrence."""
+        penalty = self.penalty
+        if isinstance(penalty, str):
+            penalty = PENALTIES[one_of("penalty", penalty, PENALTIES)]()
+        elif penalty is not None and not callable(penalty):
+            raise InputTypeError(f"penalty must be None, a name or a penalty object; got {penalty!r}")
+        weight = copy.deepcopy(self.penalty_weight)
+        if isinstance(weight, str):
+            weight = InvarianceBudget() if one_of("penalty_weight", weight, ["auto"]) else None
+        elif not callable(weight) and not isinstance(weight, InvarianceBudget):
+            weight = real_number("penalty_weight", weight, at_least=0)
+        inner = self.model_.inner
+        if penalty is None or inner.invariant or not isinstance(getattr(inner, "recurrence", None), Recurrence):
+            return None, 0.0
+        return penalty, weight
+
+    def _same_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            make = self.optimizer
+            if not callable(make):
+                make = functools.partial(OPTIMIZERS[make], lr=self.learning_rate, weight_decay=self.weight_decay)
+            self._optimizer = make(parameters)
+        return self._optimizer
+
+    def _in_units(self, data: SetData) -> SetData:
+        """The sets as the model inside reads them."""
+        model, targets = self.model_, data.targets
+        elements = data.elements
+        if elements.is_floating_point():
+            elements = (elements - model.mean.to("cpu")) / model.scale.to("cpu")
+        if targets is not None and targets.is_floating_point():
+            mean, scale = model.out_mean.to("cpu"), model.out_scale.to("cpu")
+            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape)
+        return dataclasses.replace(data, elements=elements, targets=targets)
+
+    def _outputs(self, X: Any, orderings: int) -> np.ndarray:
+        check_is_fitted(self, "model_")
+        data = self._sets(X, self.n_features_in_)
+        draws = torch.Generator().manual_seed(self.seed_)
+        orderings = whole_number("orderings", orderings)
+        return outputs_of(self.model_, data, orderings=orderings, generator=draws, finish=self._finish).cpu().numpy()
+
+    # scikit-learn and storage ------------------------------------------------------------------------------------
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
+        """The fitted model and, as JSON values, all else that :meth:`from_storage_parts` needs."""
+        check_is_fitted(self, "model_")
+        parameters = {name: _as_json(name, value) for name, value in self.get_params(deep=False).items()}
+        fitted = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
+        return self.model_, {"parameters": parameters, "fitted": fitted}
+
+    @classmethod
+    def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
+        """The fitted estimator that :meth:`storage_parts` took apart."""
+        parameters = dict(details["parameters"])
+        if isinstance(parameters.get("penalty"), dict):
+            parameters["penalty"] = penalty_from_config(parameters["penalty"])
+        if isinstance(parameters.get("penalty_weight"), dict):
+            parameters["penalty_weight"] = InvarianceBudget(
+                **{**parameters["penalty_weight"], "bounds": tuple(parameters["penalty_weight"]["bounds"])}
+            )
+        estimator = cls(**parameters)
+        fitted = details["fitted"]
+        estimator.model_, estimator.n_features_in_ = model, model.in_features
+        estimator.seed_, estimator.n_iter_ = int(fitted["seed"]), int(fitted["epochs_run"])
+        estimator.history_, estimator._optimizer = list(fitted["history"]), None
+        return estimator
+
+
+_PARAMETERS = """
+    ``X``: a list of arrays ``[n_i, D]``, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
+
+    ``model``: a name of ``anyorder.models.MODELS``, built with the dict ``model_options``. ``penalty``: "sire", "sub",
+    "permutation", a penalty object or None; it is not applied to a model that ignores order by construction.
+    ``penalty_weight``: a number (search over decades, 1e-3 to 1e3), "auto" (an ``InvarianceBudget``), such a budget, or
+    a callable of the share of training done. ``validation_fraction`` of the sets are held out to pick the best epoch,
+    ``patience`` epochs without progress end the training. ``standardize``: elements and float targets are brought to
+    mean 0 and variance 1 inside; ``model_`` takes and gives raw units. ``workdir``: checkpoints, from which an
+    interrupted ``fit`` goes on. The rest is as in ``anyorder.training.TrainConfig``.
+
+    Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``history_`` (a dict an
+    epoch), ``n_iter_`` (epochs), ``best_epoch_``, ``seed_``
+"""
+
+
+class SetClassifier(ClassifierMixin, _SetEstimator):
+    __doc__ = f"""A class for each set, from a recurrent model trained to ignore the order of its elements.
+    {_PARAMETERS.rstrip()}, ``classes_``.
+
+    >>> X = [np.random.default_rng(n).random((n % 4 + 1, 2)) for n in range(40)]
+    >>> y = ["many" if len(x) > 2 else "few" for x in X]
+    >>> classifier = SetClassifier(epochs=30, random_state=0).fit(X, y)
+    >>> classifier.score(X, y) > 0.9
+    True
+    """
+
+    classes_: np.ndarray
+    _all_classes: np.ndarray | None
+    _loss = "cross-entropy"
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, X_unlabeled: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """One more pass, over these sets; the first call names all ``classes`` and takes its units from these sets."""
+        if not hasattr(self, "model_") and classes is not None:
+            self._all_classes = np.unique(classes)
+        return self._fit_once_more(X, y, X_unlabeled, sample_weight)
+
+    def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
+        self._all_classes = None
+        return super().fit(X, y, X_unlabeled, sample_weight)
+
+    fit.__doc__ = _SetEstimator.fit.__doc__
+
+    def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
+        """The probability of each class ``[N, classes]``, averaged over random ``orderings`` if more than one."""
+        return self._outputs(X, orderings)
+
+    @property
+    def _out_features(self) -> int:  # type: ignore[override]
+        return len(self.classes_)
+
+    @staticmethod
+    def _finish(output: Tensor) -> Tensor:
+        return output.softmax(1)
+
+    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        if first:
+            named = getattr(self, "_all_classes", None)
+            self.classes_ = np.unique(y) if named is None else named
+            if len(self.classes_) < 2:
+                raise InputError(
+                    f"SetClassifier needs at least two classes; y has one class only: {self.classes_[0]!r}"
+                )
+        index = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[index] != y
+        if unknown.any():
+            raise InputError(f"y holds {y[unknown][0]!r}, which is not among the classes {list(self.classes_)}")
+        return index.astype(np.int64)
+
+    def _answers(self, outputs: np.ndarray) -> np.ndarray:
+        return self.classes_[outputs.argmax(1)]
+
+    def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
+        model, details = super().storage_parts()
+        return model, {**details, "classes": self.classes_.tolist(), "classes_kind": self.classes_.dtype.str}
+
+    storage_parts.__doc__ = _SetEstimator.storage_parts.__doc__
+
+    @classmethod
+    def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
+        """The fitted classifier that :meth:`storage_parts` took apart."""
+        estimator = super().from_storage_parts(model, details)
+        estimator.classes_ = np.array(details["classes"], dtype=details["classes_kind"])
+        if len(estimator.classes_) != model.out_features:
+            raise InputError(f"{len(estimator.classes_)} classes for {model.out_features} outputs")
+        return estimator
+
+
+class SetRegressor(RegressorMixin, _SetEstimator):
+    __doc__ = f"""A number for each set, from a recurrent model trained to ignore the order of its elements.
+    {_PARAMETERS.rstrip()}.
+
+    >>> X = np.random.default_rng(0).random((100, 5))  # 100 sets of 5 numbers
+    >>> regressor = SetRegressor(epochs=60, random_state=0).fit(X, X.sum(1))
+    >>> regressor.score(X, X.sum(1)) > 0.9
+    True
+    """
+
+    _loss = "mse"
+
+    def partial_fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
+        """One more pass, over these sets; the first call takes its units from them."""
+        return self._fit_once_more(X, y, X_unlabeled, sample_weight)
+
+    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y").astype(np.float32)
+        if y.ndim > 2:
+            raise InputError(f"y must have shape [N] or [N, K]; got {list(y.shape)}")
+        if first:
+            self._columns = None if y.ndim == 1 else y.shape[1]
+        elif self._columns != (None if y.ndim == 1 else y.shape[1]):
+            raise InputError(f"y must have the shape of the first fit; got {list(y.shape)}")
+        return y
+
+    @property
+    def _out_features(self) -> int:  # type: ignore[override]
+        return self._columns or 1
+
+    def _answers(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0] if self._columns is None else outputs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
+        model, details = super().storage_parts()
+        return model, {**details, "columns": self._columns}
+
+    storage_parts.__doc__ = _SetEstimator.storage_parts.__doc__
+
+    @classmethod
+    def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
+        """The fitted regressor that :meth:`storage_parts` took apart."""
+        estimator = super().from_storage_parts(model, details)
+        estimator._columns = details["columns"]
+        if (estimator._columns or 1) != model.out_features:
+            raise InputError(f"{estimator._columns} columns for {model.out_features} outputs")
+        return estimator
+
+
+def _as_sets(X: Any, dtype: torch.dtype) -> SetData:
+    """Sets from what a user brings, in scikit-learn's words where the fault is one it knows."""
+    if isinstance(X, SetData):
+        data = SetData(X.elements, X.offsets)
+    elif isinstance(X, Tensor) or _is_list_of_sets(X):
+        data = SetData.of(X)
+    else:
+        array = check_array(X, allow_nd=True, dtype="numeric", ensure_min_features=0, input_name="X")
+        data = SetData.of(array)
+    if not bool(torch.isfinite(data.elements).all()):
+        row = int((~torch.isfinite(data.elements).all(1)).nonzero()[0])
+        sample = int(torch.searchsorted(data.offsets, row, right=True)) - 1
+        raise InputError(f"X contains NaN or infinity in set {sample}, at element {row - int(data.offsets[sample])}")
+    return dataclasses.replace(data, elements=data.elements.to(dtype))
+
+
+def _is_list_of_sets(X: Any) -> bool:
+    if isinstance(X, np.ndarray):
+        return X.dtype == object and X.ndim == 1 and len(X) > 0 and np.ndim(X[0]) > 0
+    return isinstance(X, Sequence) and not isinstance(X, (str, bytes)) and len(X) > 0 and np.ndim(X[0]) > 0
+
+
+def _units(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column; a constant column is only shifted."""
+    if len(values) == 0:
+        return torch.zeros(values.shape[1]), torch.ones(values.shape[1])
+    values = values.double()
+    spread = values.std(0, correction=0)
+    return values.mean(0), torch.where(spread > 1e-6 * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)
+
+
+def _as_json(name: str, value: Any) -> Any:
+    if isinstance(value, InvarianceBudget):
+        return {**value.state_dict(), "bounds": list(value.bounds)}
+    if hasattr(value, "config") and name == "penalty":
+        return value.config()
+    if isinstance(value, np.random.RandomState):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if callable(value):
+        raise InputError(f"{name} is a function or class of your own ({value!r}), which a saved estimator cannot hold")
+    return value
