@@ -31,12 +31,14 @@ GAP_SETS = 512  # test sets on which the dependence on order is measured
 def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     """Train ``trial.method`` on the training part of a :class:`Dataset` and test it on the test part.
 
-    The setting: ``labels`` (the share of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``,
-    ``learning_rate``, ``validation`` (its share of the training part), ``standardize``, ``votes`` (orderings that
-    π-SGD averages over), ``truncate`` (window of truncated backpropagation), ``track`` (measure the validation part
-    after every epoch, draw it, and keep the best epoch), and what the method's model and penalty take.
+    ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
+    of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
+    (its share of the training part), ``standardize``, ``votes`` (orderings that π-SGD averages over), ``truncate``
+    (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
+    the best epoch), and what the method's model and penalty take.
     """
-    chosen = data if isinstance(data, Dataset) else data[trial.setting["data"]]
+    wanted = trial.setting.get("data", str(trial.setting.get("points")))
+    chosen = data if isinstance(data, Dataset) else data[wanted]
     assert chosen.test is not None
     rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = chosen.train.select(rest), chosen.train.select(held), chosen.test

@@ -1,0 +1,126 @@
+"""Pictures of the data: perturbed digits as in the paper's figure, a few clouds, beats, windows and bags.
+
+Every function takes a :class:`Dataset` and returns a matplotlib figure that says in its title what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from anyorder.paper import datasets, sources
+from anyorder.paper.datasets import Dataset
+from anyorder.tables import SetData
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def digits_figure(clean: Dataset, changed: Dataset, count: int = 8) -> Figure:
+    """The first digits as they are, and below each the same digit after its perturbation."""
+    side = round(clean.train.lengths[0].item() ** 0.5)
+    figure = _figure(count * 1.1, 2.8)
+    axes = figure.subplots(2, count)
+    for row, data in zip(axes, (clean, changed), strict=True):
+        for index, axis in enumerate(row):
+            image = _set(data.train, index).reshape(side, side)
+            axis.imshow(image, cmap="gray_r", interpolation="nearest")
+            axis.set_axis_off()
+    figure.suptitle("Digits, and the same digits reordered inside windows of 4 and then of 7 pixels", fontsize=10)
+    return figure
+
+
+def clouds_figure(data: Dataset, count: int = 6) -> Figure:
+    """One cloud of each of the first classes, seen from the side."""
+    figure = _figure(count * 1.7, 2.1)
+    assert data.train.targets is not None
+    for place in range(min(count, len(data.class_names))):
+        index = int((data.train.targets == place).nonzero()[0])
+        x, y, z = _set(data.train, index).T
+        axis = figure.add_subplot(1, count, place + 1, projection="3d")
+        axis.scatter(x, y, z, s=1.5, c=z, cmap="viridis")
+        axis.set(xlim=(-0.8, 0.8), ylim=(-0.8, 0.8), zlim=(-0.8, 0.8), box_aspect=(1, 1, 1))
+        axis.set_title(data.class_names[place], fontsize=9)
+        axis.set_axis_off()
+    figure.suptitle(f"Clouds of {int(data.train.lengths[0])} points", fontsize=10)
+    return figure
+
+
+def series_figure(data: Dataset, what: str, each: int = 4) -> Figure:
+    """A few series of every class, the first channel of each."""
+    classes = len(data.class_names)
+    figure = _figure(max(6.0, classes * 1.7), 1.9)
+    axes = np.atleast_1d(figure.subplots(1, classes, sharey=True))
+    assert data.train.targets is not None
+    for label, axis in enumerate(axes):
+        for index in (data.train.targets == label).nonzero()[:each, 0].tolist():
+            axis.plot(_set(data.train, index)[:, 0], linewidth=0.8)
+        axis.set_title(data.class_names[label], fontsize=9)
+        axis.tick_params(labelsize=7)
+    figure.suptitle(what, fontsize=10)
+    return figure
+
+
+def bags_figure(data: Dataset) -> Figure:
+    """How many instances the bags hold, positive and negative ones apart."""
+    figure = _figure(4.5, 2.2)
+    axis = figure.subplots()
+    assert data.train.targets is not None
+    sizes = [data.train.lengths[data.train.targets == label].numpy() for label in (0, 1)]
+    axis.hist(sizes, bins=range(1, int(data.train.lengths.max()) + 2), label=data.class_names)
+    axis.set_xlabel("instances in a bag", fontsize=8)
+    axis.set_ylabel("bags", fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.legend(fontsize=8)
+    axis.set_title(f"{data.name}: {len(data.train)} bags", fontsize=10)
+    return figure
+
+
+def _perturbed_mnist() -> Figure:
+    clean = datasets.mnist()
+    first = Dataset(clean.name, clean.train.select(range(8)), clean.train.select(range(8)), clean.class_names, "")
+    return digits_figure(first, datasets.perturbed(first))
+
+
+def _perturbed_digits() -> Figure:
+    clean = datasets.digits()
+    return digits_figure(clean, datasets.perturbed(clean))
+
+
+# Experiment -> the source that must be here (None: nothing is needed), and how its picture is drawn.
+_PICTURES: dict[str, tuple[str | None, Callable[[], Figure]]] = {
+    "perturbed-mnist": ("mnist", _perturbed_mnist),
+    "perturbed-digits": (None, _perturbed_digits),
+    "pointcloud": ("modelnet40", lambda: clouds_figure(datasets.modelnet40())),
+    "ecg": ("ecg5000", lambda: series_figure(datasets.ecg5000(), "ECG5000: four beats of each class")),
+    "activity": (
+        "hapt",
+        lambda: series_figure(datasets.hapt(), "HAPT windows: four of each activity, acceleration in x"),
+    ),
+    "bags": ("bags", lambda: bags_figure(datasets.bags("musk1"))),
+}
+
+
+def picture_of(experiment: str) -> Figure | None:
+    """A picture of an experiment's data; None if there is none, or if the data is not here (nothing is downloaded).
+
+    >>> picture_of("perturbed-digits").get_suptitle()
+    'Digits, and the same digits reordered inside windows of 4 and then of 7 pixels'
+    """
+    source, draw = _PICTURES.get(experiment, (None, None))
+    if draw is None or (source is not None and sources.where(source) is None):
+        return None
+    return draw()
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # without pyplot: no global state, nothing to close
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _set(data: SetData, index: int) -> np.ndarray:
+    return data.batch(torch.tensor([index]))[0][0].numpy()

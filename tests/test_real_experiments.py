@@ -1,0 +1,195 @@
+"""The experiments on real data, at the smoke scale: every method runs, learns, repeats, and peeks at nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from anyorder.models import DeepSets, RecurrentSetModel
+from anyorder.paper import generated, pictures, real_runs
+from anyorder.paper.datasets import Dataset
+from anyorder.paper.real_experiments import BAGS, ECG, POINTCLOUD, REAL_EXPERIMENTS
+from anyorder.paper.trials import Trial
+from anyorder.tables import SetData
+
+SETTING = {
+    "labels": 1.0,
+    "validation": 0.2,
+    "hidden": 12,
+    "steps": 6,
+    "batch_size": 16,
+    "learning_rate": 0.02,
+    "penalty_weight": 1.0,
+    "window": 1,
+    "votes": 2,
+}
+
+
+def run(tmp_path, method, data, **setting):
+    trial = Trial("test", method, {**SETTING, **setting}, seed=0, scale="smoke")
+    (outcome,) = real_runs.run_split(trial, data, tmp_path)
+    timings = ("training_seconds", "samples_per_second")
+    metrics = {k: v for k, v in outcome["metrics"].items() if k not in timings}
+    return {**outcome, "metrics": metrics}
+
+
+@pytest.mark.parametrize("name", REAL_EXPERIMENTS)
+def test_every_method_runs_at_smoke_scale(tmp_path, name):
+    experiment = REAL_EXPERIMENTS[name]
+    data = experiment.data("smoke")
+    plan = experiment.plan("smoke")
+    for method, candidates in plan.methods.items():
+        setting = {**plan.fixed, **plan.cells()[0], **candidates[-1], "steps": 2}
+        trial = Trial(name, method, setting, seed=0, scale="smoke")
+        for outcome in experiment.run(trial, data, tmp_path / method):
+            assert 0 <= outcome["metrics"]["accuracy"] <= 1
+            assert {"order_gap", "flip_rate", "train_loss", "macro_f1"} <= outcome["metrics"].keys()
+            assert outcome["validation"].keys() >= {"accuracy", "loss"}
+            assert outcome["parameters"] > 0
+
+
+@pytest.mark.parametrize("name", REAL_EXPERIMENTS)
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_methods_of_a_table_have_the_same_tuning_budget(name, scale):
+    plan = REAL_EXPERIMENTS[name].plan(scale)
+    sizes = {len(candidates) for candidates in plan.methods.values()}
+    assert len(sizes) == 1
+    assert REAL_EXPERIMENTS[name].estimated_seconds(REAL_EXPERIMENTS[name].trials(scale, guess=True)) > 0
+
+
+@pytest.mark.parametrize(("method", "bar"), [("plain", 0.8), ("sire-prefix-1", 0.8), ("deepsets", 0.0)])
+def test_beats_are_learned_by_what_reads_order(tmp_path, method, bar):
+    """The class is the bump's place: a recurrence learns it; DeepSets cannot tell the classes apart (1 in 3)."""
+    setting = {"hidden": 16, "steps": 150, "penalty_weight": 0.01}
+    accuracy = run(tmp_path, method, generated.beats(train=120), **setting)["metrics"]["accuracy"]
+    assert accuracy >= bar
+    assert method != "deepsets" or accuracy < 0.55
+
+
+def test_a_trial_repeats_and_resumes(tmp_path, monkeypatch):
+    data = generated.beats()
+    once = run(tmp_path / "a", "sire", data)
+    assert run(tmp_path / "b", "sire", data) == once
+    with monkeypatch.context() as patch:
+        patch.setattr(real_runs, "order_figures", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "c", "sire", data)
+    with monkeypatch.context() as patch:  # the trained model is found in the folder: not one step is taken again
+        patch.setattr("anyorder.training._Run.step", lambda self: pytest.fail("trained again"))
+        assert run(tmp_path / "c", "sire", data) == once
+
+
+def test_training_never_sees_the_test_part(tmp_path):
+    data = generated.beats()
+    other = dataclasses.replace(data, test=data.test.select(range(10)))
+    one, two = (run(tmp_path / str(i), "sire", d) for i, d in enumerate((data, other)))
+    assert one["validation"] == two["validation"]
+    assert one["metrics"]["train_loss"] == two["metrics"]["train_loss"]
+    assert one["metrics"]["loss"] != two["metrics"]["loss"]
+
+
+def test_standardising_uses_the_training_part_alone(tmp_path):
+    data = generated.beats()
+    far = SetData(data.test.elements * 100, data.test.offsets, data.test.targets)
+    one, two = (
+        run(tmp_path / str(i), "plain", dataclasses.replace(data, test=test), standardize=True)
+        for i, test in enumerate((data.test, far))
+    )
+    assert one["validation"] == two["validation"]
+
+
+@pytest.mark.parametrize(("method", "uses"), [("plain", False), ("deepsets", False), ("sire", True)])
+def test_only_a_penalty_reads_the_unlabelled_rest(tmp_path, monkeypatch, method, uses):
+    data = generated.beats()
+    one = run(tmp_path / "a", method, data, labels=0.2)
+    few_labels = real_runs.datasets.few_labels
+
+    def scaled_rest(train, fraction, *, seed):
+        labelled, rest = few_labels(train, fraction, seed=seed)
+        assert rest.targets is None
+        return labelled, SetData(rest.elements * 3, rest.offsets)
+
+    monkeypatch.setattr(real_runs.datasets, "few_labels", scaled_rest)
+    two = run(tmp_path / "b", method, data, labels=0.2)
+    assert (one["validation"] != two["validation"]) is uses
+
+
+def test_folds_test_every_bag_once(tmp_path):
+    plan = BAGS.plan("smoke")
+    data = BAGS.data("smoke")
+    setting = {**plan.fixed, "data": "musk1", "labels": 1.0, "folds": 4, **plan.methods["deepsets"][0]}
+    (outcome,) = real_runs.run_folds(Trial("bags", "deepsets", setting, 0, "smoke"), data, tmp_path)
+    right = outcome["metrics"]["accuracy"] * len(data["musk1"].train)
+    assert right == pytest.approx(round(right), abs=1e-3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"fold-{k}" for k in range(4)]
+
+
+def test_order_figures_know_what_ignores_order():
+    data = generated.beats().test
+    torch.manual_seed(0)
+    blind = real_runs.order_figures(DeepSets(1, 3), data, seed=0)
+    assert blind["flip_rate"] == 0
+    assert blind["order_gap"] < 1e-9
+    reader = real_runs.order_figures(RecurrentSetModel(1, 3), data, seed=0)
+    assert reader["order_gap"] > reader["adjacent_gap"] > 1e-6
+
+
+def test_shuffling_moves_elements_inside_their_own_set():
+    data = SetData.of([[1.0, 2.0, 3.0], [4.0], [5.0, 6.0]], [0, 1, 2])
+    moved = real_runs._shuffled(data, torch.Generator().manual_seed(1))
+    for index in range(3):
+        before, after = (d.batch([index])[0].flatten().sort().values for d in (data, moved))
+        assert torch.equal(before, after)
+    assert not torch.equal(data.elements, moved.elements)
+
+
+def test_5000_points_from_meshes_with_truncated_backpropagation(tmp_path):
+    """The whole way of the paper's largest table: meshes on disk, 5000 points by area, windows of 1000 steps."""
+    data = generated.clouds(5000, each=2)
+    assert data.train.common_length == 5000
+    plan = POINTCLOUD.plan("smoke")
+    assert POINTCLOUD.plan("paper").fixed["truncate"] == 1000
+    setting = {**plan.fixed, "points": 5000, "epochs": 1, "truncate": 1000, "penalty_weight": 0.1, "validation": 0.5}
+    trial = Trial("pointcloud", "sire", setting, seed=0, scale="smoke")
+    (outcome,) = POINTCLOUD.run(trial, {"5000": data}, tmp_path)
+    assert outcome["curve"]["epoch"] == [0]
+    assert outcome["metrics"]["steps"] == 1
+    assert outcome["metrics"]["order_gap"] >= 0
+
+
+def test_draws_of_one_shape_stay_in_one_part():
+    data = generated.clouds(20, each=4, draws=3)
+    assert len(data.train) == 3 * 4 * 3
+    assert data.groups.tolist() == [shape for shape in range(12) for _ in range(3)]
+
+
+def test_generated_data_is_fixed_by_its_seed():
+    for make in (generated.beats, generated.windows, generated.bags):
+        assert torch.equal(make(1).train.elements, make(1).train.elements)
+        assert not torch.equal(make(1).train.elements, make(2).train.elements)
+
+
+def test_pictures_show_the_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYORDER_DATA", str(tmp_path))
+    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path))
+    assert pictures.picture_of("ecg") is None  # not here: no picture, and no download
+    assert pictures.picture_of("parity") is None
+    figure = pictures.picture_of("perturbed-digits")
+    images = [axis.images[0].get_array() for axis in figure.axes]
+    assert len(images) == 16
+    for before, after in zip(images[:8], images[8:], strict=True):
+        assert sorted(before.flatten().tolist()) == sorted(after.flatten().tolist())
+    beats = pictures.series_figure(generated.beats(), "beats")
+    assert [len(axis.lines) for axis in beats.axes] == [4, 4, 4]
+    assert len(pictures.clouds_figure(generated.clouds(30)).axes) == 3
+    pictures.bags_figure(generated.bags()).savefig(tmp_path / "bags.png")
+    assert (tmp_path / "bags.png").stat().st_size > 2000
+
+
+def test_the_experiments_are_registered():
+    from anyorder.paper.experiments import EXPERIMENTS
+
+    assert {"ecg", "bags", "activity", "pointcloud", "perturbed-mnist"} <= EXPERIMENTS.keys()
+    assert isinstance(ECG.data("smoke"), Dataset)
