@@ -352,7 +352,7 @@ def test_without_a_published_checksum_nothing_is_downloaded(folder, monkeypatch)
     monkeypatch.setattr("pooch.retrieve", lambda *_, **__: pytest.fail("downloaded without a checksum"))
     for name, source in sources.SOURCES.items():
         if not source.downloads:
-            with pytest.raises(InputError, match=f"{name} cannot be downloaded with a checksum"):
+            with pytest.raises(InputError, match=f"{name} cannot be downloaded with a published checksum"):
                 sources.fetch(name)
     with pytest.raises(InputError, match=r"source must be one of .*; did you mean 'mnist'"):
         sources.fetch("mnits")
@@ -414,6 +414,30 @@ def test_archives_are_downloaded_unpacked_and_checked(folder, tmp_path, monkeypa
     assert data.source == "modelnet40-hdf5"
     assert (len(data.train), len(data.test), data.train.common_length) == (20, 8, 2000)
     assert data.class_names == ("bed", "chair")
+
+
+def test_trusted_downloads_are_written_down_and_checked_from_then_on(folder, monkeypatch):
+    def retrieve(url, known_hash, fname, path):
+        assert known_hash is None
+        path.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(path / fname, "w") as archive:
+            archive.writestr("Toy_README.md", "what it is")
+            for part in ("TRAIN", "TEST"):
+                archive.writestr(f"ECG5000_{part}.txt", "  1.0  2.5  3.5\n  2.0  1.0  0.5\n")
+        return str(path / fname)
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+    with pytest.raises(InputError, match=r"or trust it as it is: anyorder data fetch ecg5000-txt --trust"):
+        sources.fetch("ecg5000-txt")
+    root = sources.fetch("ecg5000-txt", trust=True)
+    assert (root / "ecg5000-txt.sha256").read_text().count("\n") == 3
+    assert sources.fetch("ecg5000-txt") == root
+    assert datasets.ucr(root / "ECG5000").train.lengths.tolist() == [2, 2]
+    with pytest.raises(InputError, match=r"not the published data: expected .* beats of each class; found \(1, 1\)"):
+        datasets.ecg5000()
+    write(root / "ECG5000/ECG5000_TEST.txt", "1 2 3\n")
+    with pytest.raises(InputError, match=r"ECG5000_TEST\.txt is damaged: its sha256 is"):
+        datasets.ecg5000()
 
 
 def test_original_texts_stand_in_for_the_prepared_files(folder):

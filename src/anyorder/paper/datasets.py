@@ -117,7 +117,7 @@ def _reordered(data: SetData, windows: Sequence[int], generator: np.random.Gener
 def ecg5000() -> Dataset:
     """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
     name, folder = locate("ecg5000")
-    if name == "ecg5000-ucr":
+    if name != "ecg5000":
         data = ucr(folder / "ECG5000")
         _expect(folder / "ECG5000", "beats of each class", _counts(data.train), (292, 177, 10, 19, 2))
         _expect(folder / "ECG5000", "test beats of each class", _counts(data.test), (2627, 1590, 86, 175, 22))
@@ -128,9 +128,10 @@ def ecg5000() -> Dataset:
 
 
 def ucr(folder: str | Path) -> Dataset:
-    """Any data set of the UCR archive: a folder ``NAME`` with ``NAME_TRAIN.tsv`` and ``NAME_TEST.tsv``."""
+    """Any data set of the UCR archive: a folder ``NAME`` with ``NAME_TRAIN.tsv`` and ``NAME_TEST.tsv`` (or .txt)."""
     folder = Path(folder)
-    train, test = (formats.read_ucr(folder / f"{folder.name}_{part}.tsv") for part in ("TRAIN", "TEST"))
+    ending = "tsv" if (folder / f"{folder.name}_TRAIN.tsv").exists() else "txt"
+    train, test = (formats.read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
     return _series(folder.name.lower(), train, test, source=str(folder))
 
 

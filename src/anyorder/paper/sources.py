@@ -25,8 +25,8 @@ class File:
 class Source:
     """One form in which a data set may lie in a data folder, and how to get it there.
 
-    ``url`` with ``checksum`` is an archive that :func:`fetch` downloads and unpacks; ``url`` alone is the folder
-    the files are downloaded from one by one, if each has a checksum. Otherwise ``advice`` says what to do.
+    ``url`` is an archive that :func:`fetch` downloads, checks by ``checksum`` and unpacks ``into`` a folder; or, where
+    it ends in "/", the folder the files are downloaded from one by one. ``advice`` says what to do by hand.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Source:
     advice: str
     url: str | None = None
     checksum: str | None = None
+    into: str = ""
 
     @property
     def downloads(self) -> bool:
@@ -104,6 +105,16 @@ SOURCES = {
             "(its page gives the password) and copy its folder ECG5000",
         ),
         Source(
+            "ecg5000-txt",
+            "ecg5000",
+            "the same as its text files on timeseriesclassification.com",
+            "public, cite the UCR archive and PhysioNet",
+            (File("ECG5000/ECG5000_TRAIN.txt"), File("ECG5000/ECG5000_TEST.txt")),
+            "download it from https://www.timeseriesclassification.com and unpack it into ECG5000",
+            url="https://www.timeseriesclassification.com/aeon-toolkit/ECG5000.zip",
+            into="ECG5000",
+        ),
+        Source(
             "hapt",
             "hapt",
             "7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject",
@@ -123,8 +134,9 @@ SOURCES = {
             "the recordings the windows are cut from",
             "non-commercial, cite Reyes-Ortiz et al.",
             (File("HAPT/RawData/labels.txt"),),
-            "download the data set 341 of https://archive.ics.uci.edu (HAPT Data Set.zip) and copy its folder "
-            "RawData into HAPT",
+            "download the data set 341 of https://archive.ics.uci.edu (HAPT Data Set.zip) and unpack it into HAPT",
+            url="https://archive.ics.uci.edu/ml/machine-learning-databases/00341/HAPT%20Data%20Set.zip",
+            into="HAPT",
         ),
         Source(
             "bags",
@@ -201,6 +213,7 @@ SOURCES = {
             "academic use",
             (File("ModelNet40/airplane/train"), File("ModelNet40/airplane/test")),
             "download ModelNet40.zip from https://modelnet.cs.princeton.edu and unpack it",
+            url="http://modelnet.cs.princeton.edu/ModelNet40.zip",
         ),
     ]
 }
@@ -245,10 +258,11 @@ def _files_below(path: Path) -> list[Path]:
     return [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
 
 
-def fetch(name: str) -> Path:
+def fetch(name: str, *, trust: bool = False) -> Path:
     """Download the source ``name`` into the cache, check it, and return the folder; no-op if it is there.
 
-    A source whose publisher's checksum is not known is never downloaded: the error says where to get it.
+    A source without a published checksum is downloaded only with ``trust=True``: the hash of every file is then
+    written down beside the data and checked from there on. Otherwise the error says where to get it.
     """
     source = SOURCES[one_of("source", name, SOURCES)]
     found = where(name)
@@ -256,24 +270,27 @@ def fetch(name: str) -> Path:
         _verify(source, found)
         return found
     folder = cache_folder()
-    if not source.downloads:
+    if source.url is None or not (source.downloads or trust):
         files = ", ".join(str(folder / file.path) for file in source.files)
+        remedy = "" if source.url is None else f", or trust it as it is: anyorder data fetch {name} --trust"
         raise InputError(
-            f"{name} cannot be downloaded with a checksum ({source.advice}); expected here: {files} "
+            f"{name} cannot be downloaded with a published checksum ({source.advice}{remedy}); expected here: {files} "
             "(or below ANYORDER_DATA)"
         )
     import pooch
 
-    assert source.url is not None
     try:
-        if source.checksum is None:
+        if source.url.endswith("/"):
             for file in source.files:
                 target = folder / file.path
                 pooch.retrieve(source.url + target.name, file.checksum, fname=target.name, path=target.parent)
         else:
-            archive = pooch.retrieve(source.url, source.checksum, fname=source.url.rsplit("/", 1)[1], path=folder)
-            formats.unpack(archive, folder)
+            archive = pooch.retrieve(source.url, source.checksum, fname=f"{name}.zip", path=folder)
+            files_out = formats.unpack(archive, folder / source.into)
             Path(archive).unlink()
+            if source.checksum is None:
+                lines = [f"{_digest(path, 'sha256')}  {path.relative_to(folder.resolve())}\n" for path in files_out]
+                (folder / f"{name}.sha256").write_text("".join(lines))
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -283,20 +300,31 @@ def fetch(name: str) -> Path:
 
 
 def _verify(source: Source, folder: Path) -> None:
-    for file in source.files:
-        path = folder / file.path
+    """Compare the files of a source with their published checksums, or with those written down at the download."""
+    expected = {file.path: file.checksum for file in source.files}
+    record = folder / f"{source.name}.sha256"
+    if record.exists():
+        for line in record.read_text().splitlines():
+            written, _, name = line.partition("  ")
+            expected[name] = f"sha256:{written}"
+    for relative, checksum in expected.items():
+        path = folder / relative
         if not path.exists():
             raise InputError(f"{path} is missing; {source.name} needs it ({source.advice})")
-        if file.checksum is None:
+        if checksum is None:
             continue
-        algorithm, expected = file.checksum.split(":")
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, algorithm).hexdigest()
-        if digest != expected:
+        algorithm, wanted = checksum.split(":")
+        digest = _digest(path, algorithm)
+        if digest != wanted:
             raise InputError(
-                f"{path} is damaged: its {algorithm} is {digest}, expected {expected}; "
+                f"{path} is damaged: its {algorithm} is {digest}, expected {wanted}; "
                 f"delete it and get it again ({source.advice})"
             )
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
 def locate(dataset: str, usable: Sequence[str] | None = None) -> tuple[str, Path]:
