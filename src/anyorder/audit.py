@@ -100,7 +100,7 @@ def compare(models: Mapping[str, Any], elements: Any, lengths: Any = None, **opt
     >>> x = torch.arange(12.0).reshape(3, 4, 1)
     >>> models = {"sum": lambda elements: elements.sum(dim=1), "last": lambda elements: elements[:, -1]}
     >>> print(compare(models, x, generator=torch.Generator().manual_seed(0)))
-    sum depends on order least (relative gap 0).
+    sum ignores order.
     """
     if not isinstance(models, Mapping):
         raise InputTypeError(f"models must be a dict of name: predict; got {type(models).__name__}")

@@ -11,7 +11,9 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from anyorder import __version__
 from anyorder.audit_report import Comparison, Report, WorstCase, percent, short
 from anyorder.estimates import Estimate
 
+_FLOOR = 1e-5
 _ROWS_SHOWN = 16
 _FEATURES_SHOWN = 4
 _FORMATS = ("png", "svg", "pdf")
@@ -74,13 +77,13 @@ class Figure:
     draw: Callable[[Axes], None]
     alt: str
     caption: str
-    height: float = 2.9
+    height: float = 2.7
 
     def svg(self) -> Markup:
         """The drawing as inline SVG in the page's colours, its ids made unique by the figure's name."""
         buffer = io.StringIO()
-        with rc_context({**_STYLE, "svg.hashsalt": self.name}):
-            canvas = Canvas(figsize=(5.2, self.height), layout="constrained")
+        with _drawing({"svg.hashsalt": self.name}):
+            canvas = Canvas(figsize=(4.6, self.height), layout="constrained")
             self.draw(canvas.add_subplot())
             canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         text = buffer.getvalue()
@@ -88,6 +91,14 @@ class Figure:
         text = re.sub(r'style="[^"]*"', lambda match: _page_style(match.group()), text)
         text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
         return Markup(text)
+
+
+@contextmanager
+def _drawing(changes: Any) -> Iterator[None]:
+    """Our style; a name with letters the picture's font lacks is drawn with boxes, without a warning."""
+    with rc_context({**_STYLE, **changes}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
 
 
 def _page_style(style: str) -> str:
@@ -107,10 +118,10 @@ def report_figures(report: Report) -> list[Figure]:
                 "distance",
                 report.by_distance,
                 "Swapping two elements, by distance",
-                "positions between the two elements",
+                "distance (1: neighbours)",
                 "distance",
-                "What exchanging two elements does to the output. Zero: order is ignored. A rise: exchanging "
-                "neighbours matters less than moving elements far.",
+                "What exchanging two elements does to the output. Zero means that order is ignored, "
+                "a rise that moving elements far matters more than exchanging neighbours.",
             )
         )
     if report.by_position:
@@ -121,8 +132,8 @@ def report_figures(report: Report) -> list[Figure]:
                 "Swapping one element, by its position",
                 "position in the given order (first = 0)",
                 "position",
-                "What exchanging the element at this position with any other does. High at the end: the model "
-                "remembers best what it read last.",
+                "What exchanging the element at this position with any other does. Higher at the end "
+                "means that the model remembers best what it read last.",
             )
         )
     figures.append(_distribution(report.sample_gaps))
@@ -188,7 +199,9 @@ def _distribution(gaps: np.ndarray) -> Figure:
         f"Histogram of the mean gap of {len(gaps):,} sets: half are below {short(middle)}, 95 % below "
         f"{short(upper)}, the largest is {short(gaps.max())}."
     )
-    return Figure("distribution", draw, alt, "A long tail to the right: a few sets carry most of the dependence.")
+    return Figure(
+        "distribution", draw, alt, "A long tail to the right would mean that a few sets carry most of the dependence."
+    )
 
 
 def worst_figure(case: WorstCase, name: str) -> Figure | None:
@@ -225,7 +238,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     scored = all(row["score"] is not None for row in rows)
     metric = "accuracy" if rows[0]["metric"] == "accuracy" else "RMSE"
     scores = np.array([row["score"] if scored else i for i, row in enumerate(rows)], dtype=float)
-    shown = np.clip(gaps, 1e-6, 1e6)
+    shown = np.clip(gaps, _FLOOR, 1e6)
 
     def draw(axes: Axes) -> None:
         axes.set_xscale("log")
@@ -242,11 +255,14 @@ def comparison_figure(comparison: Comparison) -> Figure:
                 parse_math=False,
             )
         axes.margins(0.2, 0.25)
+        axes.set_xlim(min(shown.min(), 0.01) / 3, max(shown.max(), 1) * 3)
         axes.grid(True, axis="both")
         axes.set_title(f"{metric[0].upper()}{metric[1:]} against order gap" if scored else "Order gap")
-        axes.set_xlabel("relative order gap (1: order matters as much as content)")
+        axes.set_xlabel("relative order gap")
         if scored:
             axes.set_ylabel(f"{metric}, given order")
+            if metric == "accuracy":
+                axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 1])
         else:
             axes.set_yticks([])
 
@@ -254,10 +270,10 @@ def comparison_figure(comparison: Comparison) -> Figure:
         f"{row['model']}: gap {short(row['relative_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
         for row in rows
     )
-    better = "up" if metric == "accuracy" else "down"
+    better = f", {'up' if metric == 'accuracy' else 'down'} is better" if scored else ""
     caption = (
-        f"Left is steadier{f', {better} is better' if scored else ''}. Filled: no other model is better in both. "
-        "Gaps below 0.000001 are drawn there."
+        f"Left is steadier (1: order matters as much as content){better}. Filled: no other model is better in "
+        f"both. Gaps below {_FLOOR:.5f} are drawn there."
     )
     return Figure("comparison", draw, f"Scatter plot of {len(rows)} models. {listed}.", caption, height=3.4)
 
@@ -274,7 +290,7 @@ def save_picture(result: Report | Comparison, path: str | os.PathLike[str]) -> N
     columns = min(2, len(figures))
     rows = math.ceil(len(figures) / columns)
     buffer = io.BytesIO()
-    with rc_context({**_STYLE, "figure.facecolor": "white", "savefig.facecolor": "white"}):
+    with _drawing({"figure.facecolor": "white", "savefig.facecolor": "white"}):
         canvas = Canvas(figsize=(5.4 * columns, 3.2 * rows), layout="constrained")
         for at, figure in enumerate(figures):
             figure.draw(canvas.add_subplot(rows, columns, at + 1))
@@ -348,15 +364,12 @@ def _case(case: WorstCase, name: str, features: list[str] | None) -> dict[str, A
     def cells(element: int) -> list[str]:
         return [_value(v) for v in case.elements[element, : len(columns)]]
 
+    places = list(range(n))
+    if n > _ROWS_SHOWN:
+        places[_ROWS_SHOWN // 2 : -_ROWS_SHOWN // 2] = []
     rows = [
-        {
-            "place": place,
-            "given": cells(place),
-            "element": int(element),
-            "worst": cells(element),
-            "moved": place != element,
-        }
-        for place, element in enumerate(case.ordering[:_ROWS_SHOWN])
+        {"place": place, "given": cells(place), "element": int(element), "worst": cells(element)}
+        for place, element in zip(places, case.ordering[places], strict=True)
     ]
     return {
         "case": case,
@@ -364,6 +377,7 @@ def _case(case: WorstCase, name: str, features: list[str] | None) -> dict[str, A
         "more_columns": width - len(columns),
         "rows": rows,
         "more_rows": n - len(rows),
+        "gap_after": len(rows) // 2,
         "figure": worst_figure(case, name),
         "output": _outputs(case.output),
         "worst_output": _outputs(case.worst_output),
@@ -380,6 +394,7 @@ def _value(value: Any) -> str:
 
 
 def _clipped(name: str) -> str:
+    name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     return name if len(name) <= 18 else name[:17] + "…"
 
 

@@ -168,16 +168,22 @@ class Comparison:
     def __str__(self) -> str:
         rows = self.table()
         steady = min(rows, key=lambda row: row["relative_gap"])
-        text = f"{steady['model']} depends on order least (relative gap {short(steady['relative_gap'])})"
+        gap = steady["relative_gap"]
+        text = (
+            f"{steady['model']} ignores order"
+            if gap <= ROUNDING
+            else (f"{steady['model']} depends on order least (relative gap {short(gap)})")
+        )
         scored = [row for row in rows if row["score"] is not None]
         if not scored:
             return f"{text}."
         best = _best(scored)
+        score = percent(best["score"]) if best["metric"] == "accuracy" else short(best["score"])
         name = "accuracy" if best["metric"] == "accuracy" else "RMSE"
         if best is steady:
-            return f"{text} and has the best {name} ({short(best['score'])})."
+            return f"{text} and has the best {name} ({score})."
         return (
-            f"{text}; {best['model']} has the best {name} ({short(best['score'])}) "
+            f"{text}; {best['model']} has the best {name} ({score}) "
             f"with a relative gap of {short(best['relative_gap'])}."
         )
 
@@ -226,22 +232,20 @@ def _verdict(report: Report) -> Verdict:
         return Verdict(
             "good",
             "Order makes no practical difference.",
-            f"{worst}, {short(report.worst_gap / yardstick)} of the difference between two sets.",
+            f"{worst}, while two different sets are {short(yardstick)} apart on average.",
         )
     low, high = report.output_gap_ci
-    share = "" if report.spread == 0 else f", {short(report.relative_gap)} of the difference between two sets"
-    moved = f"a random order moves the output by {short(report.output_gap)} on average"
-    moved += f" ({short(low)} to {short(high)}){share}"
+    moved = f"moves the output by {short(report.output_gap)} on average (95 % interval {short(low)} to {short(high)})"
+    if report.spread > 0:
+        moved += f", where two different sets are {short(report.spread)} apart"
+    if report.flip_rate is not None and report.flip_rate_ci is not None:
+        low, high = report.flip_rate_ci
+        flips = f"{percent(report.flip_rate)} of cases (95 % interval {percent(low)} to {percent(high)})"
+        moved = f"changes the predicted class in {flips} and {moved}"
     strong = report.relative_gap >= 0.5 or flipped >= 0.1
     weak = report.relative_gap < 0.05 and flipped < 0.01
     degree = "strongly" if strong else "a little" if weak else "noticeably"
-    detail = f"{moved[0].upper()}{moved[1:]}. {worst}."
-    if report.flip_rate is not None and report.flip_rate_ci is not None:
-        low, high = report.flip_rate_ci
-        detail = (
-            f"A random order changes the predicted class in {percent(report.flip_rate)} of cases "
-            f"({percent(low)} to {percent(high)}), and {detail[0].lower()}{detail[1:]}"
-        )
+    detail = f"A random order {moved}. {worst}."
     if report.accuracy is not None and report.accuracy_shuffled is not None:
         detail += f" Accuracy is {percent(report.accuracy)} as given and {percent(report.accuracy_shuffled)} shuffled."
     if report.rmse is not None and report.rmse_shuffled is not None:
