@@ -5,6 +5,8 @@ from torch import nn
 
 import anyorder as ao
 
+torch.manual_seed(0)
+
 
 class RunningMean(nn.Module):
     """A learned summary beside a count: the state is a dict, and the step is yours."""
@@ -19,20 +21,24 @@ class RunningMean(nn.Module):
         return {"mean": state["mean"] + (new - state["mean"]) / count, "count": count}
 
 
-torch.manual_seed(0)
-start = {"mean": nn.Parameter(torch.zeros(1, 16)), "count": torch.zeros(1, 1)}  # parameters are learned
-cell = ao.recurrence(RunningMean(3, 16), start=start)
-
 elements, lengths = ao.pad([torch.randn(n, 3) for n in torch.randint(2, 9, (64,))])  # sets of two to eight
 targets = torch.stack([e[:n].sum(0).max() for e, n in zip(elements, lengths, strict=True)])
-readout = nn.Linear(16, 1)
-optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=1e-2)
-before = ao.order_gap(cell, elements, lengths)
 
-for _ in range(200):
-    trajectory = cell.scan(elements, lengths)
-    loss = nn.functional.mse_loss(readout(trajectory.last["mean"])[:, 0], targets)
-    (loss + 1.0 * ao.SIRE(pairs=2)(trajectory)).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-print(f"loss {loss:.3f}; order gap {before:.4f} before, {ao.order_gap(cell, elements, lengths):.4f} after")
+
+def train(penalty_weight: float) -> None:
+    torch.manual_seed(0)
+    start = {"mean": nn.Parameter(torch.zeros(1, 16)), "count": torch.zeros(1, 1)}  # parameters are learned
+    cell, readout = ao.recurrence(RunningMean(3, 16), start=start), nn.Linear(16, 1)
+    optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=1e-2)
+    for _ in range(200):
+        trajectory = cell.scan(elements, lengths)
+        loss = nn.functional.mse_loss(readout(trajectory.last["mean"])[:, 0], targets)
+        (loss + penalty_weight * ao.SIRE(pairs=2)(trajectory)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    gap = ao.order_gap(cell, elements, lengths)
+    print(f"penalty weight {penalty_weight:g}: loss {loss:.3f}, order gap {gap:.4f}")
+
+
+train(0.0)
+train(10.0)

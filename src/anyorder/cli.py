@@ -6,7 +6,8 @@ Nothing heavy is imported until a command runs. Bad input ends with one line on 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -62,7 +63,8 @@ def train(
     epochs: int | None = typer.Option(None, help="Passes over the sets."),
     batch_size: int | None = typer.Option(None, help="Sets a step."),
     learning_rate: float | None = typer.Option(None, help="Of the optimiser."),
-    validation_fraction: float | None = typer.Option(None, help="Share of the sets held out to stop early."),
+    validation_fraction: float = typer.Option(0.1, help="Share of the sets held out to pick the best epoch."),
+    patience: int | None = typer.Option(None, help="Stop after so many epochs without a better one."),
     seed: int = typer.Option(0, help="The same seed gives the same model."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run that was interrupted."),
     force: bool = _FORCE,
@@ -74,17 +76,13 @@ def train(
     columns |= {"features": _names(features), "categorical": _names(categorical) or []}
     settings = {
         "model": model,
-        "cell": cell,
-        "hidden": hidden,
+        "model_options": _given(cell=cell, hidden=hidden),
         "penalty_weight": _weight(penalty_weight),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
         "validation_fraction": validation_fraction,
         "random_state": seed,
+        **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
     }
-    given = {name: value for name, value in settings.items() if value is not None}
-    train_table(table, out, columns=columns, settings=given, resume=resume, force=force)
+    train_table(table, out, columns=columns, settings=settings, resume=resume, force=force)
 
 
 @app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
@@ -135,6 +133,10 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _weight(text: str) -> float | str:
     if text == "auto":
         return text
@@ -159,18 +161,22 @@ def data_list() -> None:
     for name, source in sources.SOURCES.items():
         folder = sources.where(name)
         if folder is None:
-            state = "not here" + (", can be fetched" if source.downloads else "")
+            trusting = ", can be fetched with --trust" if source.url else ""
+            state = "not here" + (", can be fetched" if source.downloads else trusting)
         else:
             state = f"in {folder}, {sources.size_text(name)}"
         typer.echo(f"{name}: {source.what}\n    {state}; licence: {source.licence}")
 
 
 @data.command("fetch")
-def data_fetch(name: str = typer.Argument(help="A name that `anyorder data list` shows.")) -> None:
+def data_fetch(
+    name: str = typer.Argument(help="A name that `anyorder data list` shows."),
+    trust: bool = typer.Option(False, "--trust", help="Download even if no checksum is published; write it down."),
+) -> None:
     """Download a data set into the cache and check it, or say where to get it."""
     from anyorder.paper import sources
 
-    typer.echo(f"{name}: complete and checked in {sources.fetch(name)}")
+    typer.echo(f"{name}: complete and checked in {sources.fetch(name, trust=trust)}")
 
 
 @data.command("where")
@@ -219,6 +225,14 @@ def reproduce(
     )
     if problems:
         raise typer.Exit(1)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo")) -> None:
+    """Train, compare and audit four small models, and write a page about it (a few minutes)."""
+    from anyorder.demo import run
+
+    run(out)
 
 
 def main() -> None:

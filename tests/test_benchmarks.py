@@ -1,0 +1,54 @@
+"""The benchmarks run, say what they measure, and know every figure the documentation names."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import PARTS, RESULTS, main
+from benchmarks.timing import entry, medians
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["core", "growth"]  # the others are run by the tests of what they measure
+
+
+@pytest.mark.parametrize("part", QUICK)
+def test_a_quick_run_gives_well_formed_entries(part: str) -> None:
+    for name, measured in importlib.import_module(f"benchmarks.{part}").run(quick=True).items():
+        assert set(measured) == {"value", "goal", "better", "met", "what", "machine"}, name
+        assert measured["better"] in {"lower", "higher"}
+        assert (measured["met"] is None) == (measured["goal"] is None)
+
+
+def test_every_part_can_be_run() -> None:
+    for part in PARTS:
+        assert callable(importlib.import_module(f"benchmarks.{part}").run)
+
+
+def test_an_unknown_part_is_refused(capsys) -> None:
+    assert main(["cores"]) == 2
+    assert "no part is called 'cores'; there are core" in capsys.readouterr().err
+
+
+def test_medians_are_of_interleaved_repetitions() -> None:
+    order = []
+    medians({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=2, warm_up=0)
+    assert order == ["a", "b", "a", "b"]
+
+
+def test_goals_are_judged_by_what_is_better() -> None:
+    assert entry(1.0, "", goal=1.05)["met"]
+    assert not entry(1.1, "", goal=1.05)["met"]
+    assert entry(3.1, "", goal=3.0, better="higher")["met"]
+
+
+def test_the_kept_results_hold_every_figure_the_documentation_names() -> None:
+    kept = json.loads(RESULTS.read_text())
+    required = """sire_prefix_over_plain_1 sire_prefix_over_plain_8 sire_prefix_over_plain_n1000 sire_subset_over_plain
+        authors_way_over_sire scan_over_nn_gru lstm_scan_over_nn_lstm flush_denormals_speedup loop_over_bare_loop
+        tbptt_memory_5000_over_1000 two_workers_over_one""".split()
+    named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs" / "cost.md").read_text())
+    for name in [*required, *named]:
+        assert name in kept, name

@@ -1,0 +1,70 @@
+"""What the documentation shows is run; what it links to is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+BLOCKS = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S), 1)
+]
+COMMANDS = sorted(
+    {
+        (page.name, match.group(1))
+        for page in PAGES
+        for match in re.finditer(r"\banyorder ([a-z]+) (?=[\w.\[-])", page.read_text())
+        if page.read_text()[max(0, match.start() - 1)] in "`\n "
+    }
+)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_python_block_runs(block: str, tmp_path: Path) -> None:
+    done = run([sys.executable, "-c", "import torch; torch.set_num_threads(1)\n" + block], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(example: Path, tmp_path: Path) -> None:
+    done = run([sys.executable, str(example)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+def test_own_loop_stays_short() -> None:
+    assert len((ROOT / "examples" / "own_loop.py").read_text().splitlines()) < 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_documented_command_exists() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    known = set(get_command(app).commands)
+    for page, command in COMMANDS:
+        if command not in {"is", "and", "gives"}:
+            assert command in known, f"{page} shows `anyorder {command}`, which is no command"
+
+
+def test_the_paper_map_names_tests_that_exist() -> None:
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for name in re.findall(r"`(?:test_\w+\.py::)?(test_\w+)(?:\[[^\]]*\])?`", (ROOT / "docs" / "paper.md").read_text()):
+        assert f"def {name}(" in source or (ROOT / "tests" / f"{name}.py").exists(), name
