@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -20,11 +21,12 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-import anyorder
-from anyorder._checks import InputError
+from anyorder._checks import InputError, InputTypeError, one_of, whole_number
 from anyorder.audit import audit
 from anyorder.audit_report import Report
+from anyorder.estimators import SetClassifier, SetRegressor
 from anyorder.export import export_onnx, onnx_paths
+from anyorder.models import MODELS
 from anyorder.storage import SavedModel, is_model_folder, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
 
@@ -75,16 +77,22 @@ def train_table(
     if resume and force:
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
     run = _Run(table, out, {**columns, **settings})
+    _check_settings(settings)
     if run.first_process:
         run.check(resume, force)
     learnt = learn_table(table, **columns, progress=progress)
     say(_found(learnt))
     if run.first_process:
         run.begin(force)
-    name = "SetClassifier" if learnt.schema.task == "classification" else "SetRegressor"
-    estimator = getattr(anyorder, name)(**settings, workdir=run.folder)
-    estimator.fit(learnt.data, _labels(learnt))
+    kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
+    estimator = kind(**settings, workdir=run.folder, verbose=True)
+    try:
+        estimator.fit(learnt.data, _labels(learnt))
+    except (InputError, InputTypeError):
+        run.end()
+        raise
     if run.first_process:
+        estimator.set_params(workdir=None)
         classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
         save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, classes=classes)
         run.end()
@@ -182,6 +190,18 @@ def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, sa
     say(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
 
 
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """What can be told before the table is read."""
+    if whole_number("--seed", settings.get("random_state", 0), minimum=0) >= 2**32:
+        raise InputError(f"--seed must be below {2**32}; got {settings['random_state']}")
+    model = settings.get("model", "recurrent")
+    one_of("--model", model, MODELS)
+    known = inspect.signature(MODELS[model]).parameters
+    for name in settings.get("model_options") or {}:
+        if name not in known:
+            raise InputError(f"a {model} model has no option --{name}; leave it out, or choose another --model")
+
+
 class _Run:
     """Where an unfinished training run waits, by what it was asked to do."""
 
@@ -269,5 +289,5 @@ def _table_bytes(table: pa.Table, ending: str) -> bytes:
     if ending == ".parquet":
         pyarrow.parquet.write_table(table, buffer)
     else:
-        pyarrow.csv.write_csv(table, buffer)
+        pyarrow.csv.write_csv(table, buffer, pyarrow.csv.WriteOptions(quoting_style="needed"))
     return buffer.getvalue()

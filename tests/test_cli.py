@@ -1,0 +1,356 @@
+"""The command line from end to end, and every bad input: one clear line on stderr, exit status 2."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import anyorder as ao
+from anyorder import cli, commands
+from anyorder.commands import TableModel
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run a command in an empty folder: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "home"))
+
+    def call(words):
+        monkeypatch.setattr(sys, "argv", ["anyorder", *words.split()])
+        capsys.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code or 0
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def visits(sets=24, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    rows = pd.DataFrame({"visit": np.repeat(np.arange(sets), rng.integers(1, 5, size=sets))})
+    rows["dose"] = rng.normal(size=len(rows)).round(3)
+    rows["drug"] = rng.choice(["x", "y"], len(rows))
+    rows["outcome"] = np.where(rows.groupby("visit")["dose"].transform("sum") > 0, "up", "down")
+    for name, change in changes.items():
+        rows[name] = change(rows) if callable(change) else change
+    return rows
+
+
+TRAIN = "train t.csv --set-id visit --target outcome --epochs 2 --hidden 4 --out model"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    visits().to_csv(folder / "t.csv", index=False)
+    columns = {"set_id": "visit", "target": "outcome"}
+    settings = {"epochs": 2, "model_options": {"hidden": 4}, "random_state": 0}
+    before = os.environ.get("ANYORDER_HOME")
+    os.environ["ANYORDER_HOME"] = str(folder / "home")
+    try:
+        commands.train_table(folder / "t.csv", folder / "model", columns=columns, settings=settings)
+    finally:
+        os.environ.pop("ANYORDER_HOME")
+        if before is not None:
+            os.environ["ANYORDER_HOME"] = before
+    return folder
+
+
+@pytest.fixture
+def here(run, trained, tmp_path):
+    """A folder with a table, ``t.csv``, and a model trained on it."""
+    shutil.copytree(trained / "model", tmp_path / "model")
+    shutil.copy(trained / "t.csv", tmp_path / "t.csv")
+    return tmp_path
+
+
+def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(run, tmp_path):
+    """Write a CSV, train, predict, audit, export, stream the same rows: docs/tables.md, block by block."""
+    names: dict = {}
+    for kind, block in re.findall(r"```(python|sh)\n(.*?)```", (DOCS / "tables.md").read_text(), re.S):
+        if kind == "python":
+            exec(compile(block, "docs/tables.md", "exec"), names)
+            continue
+        for line in block.strip().splitlines():
+            status, out, err = run(line.removeprefix("anyorder "))
+            assert status == 0, err
+            assert "wrote" in out
+    rows, model = names["rows"], ao.load("model")
+    new = rows[rows["basket"] >= 250]
+    predictions = pd.read_csv("predictions.csv")
+    assert list(predictions) == ["basket", "prediction", "probability_large", "probability_small"]
+    assert predictions["basket"].tolist() == list(range(250, 300))
+    truth = new.groupby("basket")["size"].first()
+    assert (predictions["prediction"].to_numpy() == truth.to_numpy()).mean() > 0.8
+    last = predictions.iloc[-1][["probability_large", "probability_small"]].to_numpy(dtype=float)
+    np.testing.assert_allclose(names["probabilities"].numpy(), last, atol=1e-6)
+    likely = predictions[["probability_large", "probability_small"]].to_numpy().argmax(1)
+    assert predictions["prediction"].tolist() == [["large", "small"][i] for i in likely]
+
+    page = (tmp_path / "audit.html").read_text(encoding="utf-8")
+    assert "<html" in page
+    assert re.search("random order|Order does not matter", page)
+
+    import onnxruntime
+
+    step, readout = (onnxruntime.InferenceSession(f) for f in ("model.onnx", "model.readout.onnx"))
+    words = json.loads(step.get_modelmeta().custom_metadata_map["anyorder"])
+    assert words["classes"] == ["large", "small"]
+    schema = ao.tables.TableSchema.from_dict(words["preprocessing"]["table"])
+    state = {name: np.array(value, np.float32) for name, value in words["start"].items()}
+    for element in schema.encode(rows[rows["basket"] == 299]).numpy():
+        state = dict(zip(state, step.run(None, {"element": element[None], **state}), strict=True))
+    scores = torch.from_numpy(readout.run(None, state)[0][0])
+    np.testing.assert_allclose(scores.softmax(0).numpy(), last, atol=1e-6)
+    assert isinstance(model, ao.SetClassifier)
+    assert model.classes_.tolist() == ["large", "small"]
+    assert os.listdir(tmp_path / "home" / "runs") == []
+
+
+def test_help_and_usage_errors_do_not_wait_for_torch():
+    script = """
+import sys
+from anyorder.cli import main
+for words in (["--help"], ["train", "--help"], ["predict", "--help"], ["audit", "--help"], ["export", "--help"],
+              ["data", "--help"], ["train"], ["train", "t.csv", "--nonsense"], ["--version"]):
+    sys.argv = ["anyorder", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        assert stop.code == (2 if words[-1] in ("train", "--nonsense") else 0), words
+assert not {"torch", "pandas", "sklearn", "pyarrow"} & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Example:") == 4
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(run, here, ending):
+    rows = visits(5, seed=1, drug="z", outcome="nonsense")
+    rows["visit"] = rows["visit"].map("set,{}".format)
+    rows = rows.sample(frac=1, random_state=0)
+    rows.to_csv("new.csv", index=False)
+    status, out, err = run(f"predict model new.csv --out p.{ending}")
+    assert status == 0, err
+    assert f"drug: {len(rows)} rows hold a category the model has not seen" in out
+    read = pd.read_csv("p.csv") if ending == "csv" else pd.read_parquet("p.parquet")
+    assert read["visit"].tolist() == list(dict.fromkeys(rows["visit"]))
+    assert set(read["prediction"]) <= {"up", "down"}
+    np.testing.assert_allclose(read["probability_up"] + read["probability_down"], 1, atol=1e-6)
+    again = TableModel.open("model")
+    expected = again.saved.estimator.predict_proba(again.schema.read("new.csv").data)
+    np.testing.assert_allclose(read[["probability_down", "probability_up"]], expected, atol=1e-6)
+
+
+def test_regression_predicts_numbers_in_their_own_units(run, tmp_path):
+    rows = visits(60, outcome=lambda r: 1000 + 100 * r.groupby("visit")["dose"].transform("sum"))
+    rows.to_csv("t.csv", index=False)
+    words = "--set-id visit --target outcome --epochs 60 --penalty-weight 0.1"
+    assert run(f"train t.csv {words} --features dose --out model")[0] == 0
+    status, _, err = run("predict model t.csv --out p.csv")
+    assert status == 0, err
+    predictions = pd.read_csv("p.csv")
+    assert list(predictions) == ["visit", "prediction"]
+    truth = rows.groupby("visit")["outcome"].first().to_numpy()
+    assert np.corrcoef(predictions["prediction"], truth)[0, 1] > 0.9
+    assert abs(predictions["prediction"].mean() - 1000) < 60
+    status, out, err = run("audit model t.csv --samples 20 --permutations 4 --out a.html")
+    assert status == 0, err
+    assert "auditing 20 of 60 sets" in out
+
+
+def test_an_audit_needs_no_target(run, here):
+    visits(6, seed=2).drop(columns="outcome").to_csv("new.csv", index=False)
+    status, out, err = run("audit model new.csv --permutations 4 --out a.html")
+    assert status == 0, err
+    assert "Accuracy" not in out
+    status, out, err = run("audit model t.csv --permutations 4 --out a.html --force")
+    assert status == 0, err
+    assert "Accuracy" in out
+    assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
+
+
+def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path):
+    rows = visits(30)
+    rows.loc[rows["visit"] == 3, "dose"] = None
+    rows.to_csv("t.csv", index=False)
+    status, out, err = run(f"{TRAIN} --missing drop-row")
+    assert status == 0, err
+    assert "29 sets" in out
+    assert "rows with missing values dropped" in out
+    status, out, err = run("predict model t.csv --out p.csv")
+    assert status == 0, err
+    assert "rows with missing values left out" in out
+    assert pd.read_csv("p.csv")["visit"].tolist() == list(range(30))
+
+
+def test_models_without_a_step_are_trained_but_not_exported(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    assert run("train t.csv --set-id visit --target outcome --model set-transformer --epochs 1 --out model")[0] == 0
+    status, _, err = run("export model --onnx m.onnx")
+    assert status == 2
+    assert "cannot stream: it looks at the whole set at once" in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.glob("*.onnx"))
+
+
+def test_an_interrupted_run_waits_and_ends_as_if_it_had_not_been(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    train = commands.save
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(commands, "save", full)
+    status, _, err = run(TRAIN)
+    assert status == 2
+    assert "the disk is full" in err
+    assert not (tmp_path / "model").exists()
+    monkeypatch.setattr(commands, "save", train)
+    status, _, err = run(TRAIN)
+    assert status == 2
+    assert "was not finished; go on with --resume, or start afresh with --force" in err
+    assert run(f"{TRAIN} --resume")[0] == 0
+    resumed = ao.load("model").model_.state_dict()
+    assert os.listdir(tmp_path / "home" / "runs") == []
+    assert run(f"{TRAIN} --force")[0] == 0
+    for name, tensor in ao.load("model").model_.state_dict().items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+def test_a_forced_run_that_is_interrupted_may_be_resumed_over_the_old_model(run, here, monkeypatch):
+    save, words = commands.save, f"{TRAIN} --seed 7"
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "save", stop)
+    assert run(f"{words} --force")[0] != 0
+    monkeypatch.setattr(commands, "save", save)
+    assert run(f"{words} --resume")[0] == 0
+    assert ao.load("model").random_state == 7
+
+
+def test_force_never_replaces_what_is_no_model(run, here):
+    (here / "thesis").mkdir()
+    (here / "thesis" / "chapter.txt").write_text("precious")
+    words = TRAIN.replace("--out model", "--out thesis")
+    status, _, err = run(f"{words} --force")
+    assert status == 2
+    assert "is not a model folder, so --force does not replace it" in err
+    assert (here / "thesis" / "chapter.txt").read_text() == "precious"
+
+
+BAD_TABLES = {
+    "missing file": (None, "t.csv does not exist"),
+    "wrong columns": (visits().rename(columns={"visit": "id"}), "has no column 'visit'; its columns are id, dose"),
+    "empty table": (visits().iloc[:0], "t.csv has no rows"),
+    "varying target": (visits(outcome=lambda r: ["up", "down"] * (len(r) // 2) + ["up"] * (len(r) % 2)), "inside set"),
+    "one class": (visits(outcome="up"), "one class only"),
+    "NaN": (visits(dose=lambda r: [None, *r["dose"][1:]]), "feature 'dose' is missing in row 1"),
+    "infinity": (visits(dose=lambda r: [np.inf, *r["dose"][1:]]), "feature 'dose' is infinite in row 1"),
+    "text": (visits(dose=lambda r: ["much", *r["dose"][1:]]), "feature 'dose' holds text among its numbers: 'much'"),
+    "whole numbers": (visits(outcome=lambda r: (r["outcome"] == "up") * 1), "--task classification or --task regr"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_bad_tables_end_in_one_line_and_status_2(run, tmp_path, case):
+    rows, message = BAD_TABLES[case]
+    if rows is not None:
+        rows.to_csv("t.csv", index=False)
+    status, _, err = run(TRAIN)
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("anyorder: ")
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "home").exists()
+
+
+BAD_WORDS = {
+    "existing model": (TRAIN, "model exists; choose another --out, or replace it with --force"),
+    "both": (f"{TRAIN} --resume --force", "choose one"),
+    "missing": (f"{TRAIN} --force --missing ignore", "missing must be one of"),
+    "task": (f"{TRAIN} --force --task ranking", "task must be one of"),
+    "model": (f"{TRAIN} --force --model bert", "--model must be one of"),
+    "option": (f"{TRAIN} --force --model deepsets", "a deepsets model has no option --hidden"),
+    "cell": (f"{TRAIN} --force --cell grru", "did you mean 'gru'"),
+    "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight (a number or auto) must be a number"),
+    "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "must be at least 0"),
+    "epochs": (f"{TRAIN} --force --epochs 0", "epochs must be at least 1"),
+    "fraction": (f"{TRAIN} --force --validation-fraction 1", "validation_fraction must be below 1"),
+    "seed": (f"{TRAIN} --force --seed=-1", "--seed must be at least 0"),
+    "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
+    "no model": ("predict nowhere t.csv --out p.csv", "there is no model folder nowhere"),
+    "other features": ("predict model other.csv --out p.csv", "has no column 'drug'"),
+    "text at predict": ("predict model text.csv --out p.csv", "feature 'dose' holds text among its numbers: 'lots'"),
+    "gap at predict": ("predict model gap.csv --out p.csv", "feature 'dose' is missing in rows 1, 2, 3"),
+    "existing output": ("predict model t.csv --out t.csv", "t.csv exists; choose another file"),
+    "strange output": ("predict model t.csv --out p.xlsx", "p.xlsx must end in .csv or .parquet"),
+    "existing page": ("audit model t.csv --out page.html", "page.html exists"),
+    "strange page": ("audit model t.csv --out page", "page must end in .html"),
+    "strange label": ("audit model strange.csv --out a.html", "holds 'sideways', which is none of the model's classes"),
+    "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
+    "strange graph": ("export model --onnx m.pt", "must end in .onnx"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WORDS)
+def test_bad_words_end_in_one_line_and_status_2(run, here, case):
+    visits().drop(columns="drug").to_csv("other.csv", index=False)
+    visits(dose=lambda r: ["lots", *r["dose"][1:]]).to_csv("text.csv", index=False)
+    visits(dose=None).to_csv("gap.csv", index=False)
+    visits(outcome="sideways").to_csv("strange.csv", index=False)
+    (here / "m.readout.onnx").write_text("")
+    (here / "page.html").write_text("")
+    before = {p: p.read_bytes() for p in here.rglob("*") if p.is_file()}
+    words, message = BAD_WORDS[case]
+    status, _, err = run(words)
+    assert status == 2, err
+    assert message in err
+    assert err.splitlines()[-1].startswith("anyorder: ")
+    assert {p: p.read_bytes() for p in here.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", b"\x80\x04K\x01.", "says"),
+        ("model.safetensors", b"", "says"),
+        ("config.json", b"{", "config.json is not JSON"),
+        ("config.json", b"{}", "another kind of model"),
+    ],
+)
+@pytest.mark.parametrize("words", ["predict model t.csv --out p.csv", "audit model t.csv --out a.html"])
+def test_a_damaged_model_ends_in_one_line_and_status_2(run, here, words, file, content, message):
+    (here / "model" / file).write_bytes(content)
+    status, _, err = run(words)
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_that_knows_no_table_cannot_read_one(run, here):
+    ao.save(ao.RecurrentSetModel(3, 2), "plain")
+    status, _, err = run("predict plain t.csv --out p.csv")
+    assert status == 2
+    assert "was not trained on a table" in err
