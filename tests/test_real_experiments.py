@@ -31,6 +31,7 @@ def run(tmp_path, method, data, **setting):
     trial = Trial("test", method, {**SETTING, **setting}, seed=0, scale="smoke")
     (outcome,) = real_runs.run_split(trial, data, tmp_path)
     timings = ("training_seconds", "samples_per_second")
+    assert all(outcome["metrics"][k] > 0 for k in timings)
     metrics = {k: v for k, v in outcome["metrics"].items() if k not in timings}
     return {**outcome, "metrics": metrics}
 
@@ -134,6 +135,14 @@ def test_order_figures_know_what_ignores_order():
     assert blind["order_gap"] < 1e-9
     reader = real_runs.order_figures(RecurrentSetModel(1, 3), data, seed=0)
     assert reader["order_gap"] > reader["adjacent_gap"] > 1e-6
+
+
+def test_throughput_is_compared_with_plain_torch(tmp_path):
+    outcome = run(tmp_path, "plain", generated.beats(), track=True, epochs=2)
+    assert 0 < outcome["metrics"]["rate_over_plain_torch"] < 10
+    assert len(outcome["curve"]["validation"]) == 2
+    invariant = run(tmp_path / "d", "deepsets", generated.beats(), track=True, epochs=1)
+    assert "rate_over_plain_torch" not in invariant["metrics"]
 
 
 def test_shuffling_moves_elements_inside_their_own_set():
