@@ -1,0 +1,116 @@
+"""The project keeps its own rules: who imports whom, what stays light, what every name carries."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import anyorder as ao
+
+SOURCE = Path(ao.__file__).parent
+# A room may import only from the rooms after it.
+ROOMS = [
+    "cli",
+    "commands",
+    "demo",
+    "paper.reproduce",
+    "paper.report",
+    "paper.pictures",
+    "paper.experiments",
+    "paper.real_experiments",
+    "paper.real_runs",
+    "paper.runs",
+    "paper.sweep",
+    "paper.trials",
+    "paper.generated",
+    "paper.datasets",
+    "paper.sources",
+    "paper.formats",
+    "paper.tasks",
+    "estimators",
+    "training",
+    "checkpoints",
+    "progress",
+    "batches",
+    "inference",
+    "storage",
+    "export",
+    "tables",
+    "streaming",
+    "audit",
+    "audit_report",
+    "audit_page",
+    "estimates",
+    "ordering_search",
+    "certify",
+    "testing",
+    "predictors",
+    "pyg",
+    "models",
+    "attention",
+    "set_model",
+    "penalties",
+    "known",
+    "recurrence",
+    "orderings",
+    "ragged",
+    "_columns",
+    "_files",
+    "_checks",
+]
+
+
+def room_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms a file imports when it runs (what stands under TYPE_CHECKING does not)."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("anyorder"):
+            room = node.module.removeprefix("anyorder").lstrip(".")
+            found |= {room} if room and room != "paper" else {f"{room}.{a.name}".lstrip(".") for a in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("anyorder.") for a in node.names if a.name.startswith("anyorder.")}
+    return found
+
+
+FILES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name != "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=room_of)
+def test_rooms_import_downward_only(path: Path) -> None:
+    room = room_of(path)
+    assert room in ROOMS, f"{room} has no place in the list of rooms above"
+    for other in imports(path) - {"__version__"}:
+        assert other in ROOMS, f"{room} imports {other}, which is no room"
+        assert ROOMS.index(other) > ROOMS.index(room), f"{room} may not import {other}"
+
+
+def test_importing_the_package_and_its_command_line_loads_nothing_heavy() -> None:
+    code = "import sys, anyorder, anyorder.cli; print([m for m in ('torch', 'pandas', 'sklearn') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", [n for n in ao.__all__ if n != "__version__"])
+def test_every_public_name_loads_and_says_what_it_is(name: str) -> None:
+    assert getattr(ao, name).__doc__, f"anyorder.{name} has no docstring"
+
+
+def test_a_verb_stays_a_verb_whatever_is_imported_first() -> None:
+    code = (
+        "import anyorder.recurrence, anyorder.audit, anyorder as ao; print(callable(ao.recurrence), callable(ao.audit))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "True True"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'anyorder' has no attribute 'SIER'"):
+        ao.SIER  # noqa: B018
