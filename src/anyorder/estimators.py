@@ -171,9 +171,9 @@ class _SetEstimator(BaseEstimator):
             self.model_ = Standardised(self.n_features_in_, self._out_features, name, self.model_options)
         if self.standardize:
             assert data.targets is not None
-            own = _units(data.elements) if data.elements.is_floating_point() else (0.0, 1.0)
-            target = _units(data.targets.reshape(len(data), -1)) if data.targets.is_floating_point() else (0.0, 1.0)
-            self.model_.set_units(*own, *target)
+            weights = torch.ones(len(data)) if data.weights is None else data.weights
+            own = _units(data.elements, weights.repeat_interleave(data.lengths))
+            self.model_.set_units(*own, *_units(data.targets.reshape(len(data), -1), weights))
         self.history_, self.n_iter_, self._optimizer = [], 0, None
 
     def _train(
@@ -352,13 +352,11 @@ class SetClassifier(ClassifierMixin, _SetEstimator):
             named = getattr(self, "_all_classes", None)
             self.classes_ = np.unique(y) if named is None else named
             if len(self.classes_) < 2:
-                raise InputError(
-                    f"SetClassifier needs at least two classes; y has one class only: {self.classes_[0]!r}"
-                )
+                raise InputError(f"SetClassifier needs two classes or more; y has one class: {str(self.classes_[0])!r}")
         index = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[index] != y
         if unknown.any():
-            raise InputError(f"y holds {y[unknown][0]!r}, which is not among the classes {list(self.classes_)}")
+            raise InputError(f"y holds {str(y[unknown][0])!r}, which is not among the classes {self.classes_.tolist()}")
         return index.astype(np.int64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
@@ -411,7 +409,7 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         return self._columns or 1
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs[:, 0] if self._columns is None else outputs
+        return (outputs[:, 0] if self._columns is None else outputs).astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -442,7 +440,7 @@ def _as_sets(X: Any, dtype: torch.dtype) -> SetData:
     elif isinstance(X, Tensor) or _is_list_of_sets(X):
         data = SetData.of(X)
     else:
-        array = check_array(X, allow_nd=True, dtype="numeric", ensure_min_features=0, input_name="X")
+        array = check_array(X, allow_nd=True, dtype="numeric", input_name="X")
         data = SetData.of(array)
     if not bool(torch.isfinite(data.elements).all()):
         row = int((~torch.isfinite(data.elements).all(1)).nonzero()[0])
@@ -457,13 +455,14 @@ def _is_list_of_sets(X: Any) -> bool:
     return isinstance(X, Sequence) and not isinstance(X, (str, bytes)) and len(X) > 0 and np.ndim(X[0]) > 0
 
 
-def _units(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column; a constant column is only shifted."""
-    if len(values) == 0:
-        return torch.zeros(values.shape[1]), torch.ones(values.shape[1])
-    values = values.double()
-    spread = values.std(0, correction=0)
-    return values.mean(0), torch.where(spread > 1e-6 * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)
+def _units(values: Tensor, weights: Tensor) -> tuple[Any, Any]:
+    """Weighted mean and standard deviation of each column; a constant column is only shifted, integers are kept."""
+    if not values.is_floating_point() or len(values) == 0:
+        return 0.0, 1.0
+    values, share = values.double(), (weights / weights.sum()).double()[:, None]
+    mean = (share * values).sum(0)
+    spread = (share * (values - mean).square()).sum(0).sqrt()
+    return mean, torch.where(spread > 1e-6 * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)
 
 
 def _as_json(name: str, value: Any) -> Any:

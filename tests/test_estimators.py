@@ -1,0 +1,362 @@
+"""SetClassifier and SetRegressor: scikit-learn's own contract, and what sets add to it."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import anyorder as ao
+from anyorder.models import MODELS
+from anyorder.tables import SetData
+
+SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
+BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
+EXPECTED_FAILURES = {
+    "check_n_features_in": SETS,
+    "check_n_features_in_after_fitting": SETS,
+    "check_estimators_partial_fit_n_features": SETS,
+    "check_sample_weight_equivalence_on_dense_data": BATCHES,
+}
+QUICK = {
+    "epochs": 12,
+    "learning_rate": 0.05,
+    "batch_size": 32,
+    "model_options": {"hidden": 8},
+    "penalty_weight": 0.01,
+    "random_state": 0,
+}
+
+
+def expected_failures(estimator):
+    if isinstance(estimator, ao.SetClassifier):
+        return {**EXPECTED_FAILURES, "check_classifiers_train": SETS}  # asks for an error when T changes
+    return EXPECTED_FAILURES
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [
+        ao.SetClassifier(**QUICK),
+        ao.SetRegressor(**{**QUICK, "penalty_weight": 0.0, "epochs": 20, "model_options": {"hidden": 16}}),
+    ],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def ragged_sums(samples: int = 60, seed: int = 0, least: int = 1):
+    rng = np.random.default_rng(seed)
+    X = [rng.normal(3.0, 2.0, (rng.integers(least, 6), 2)) for _ in range(samples)]
+    return X, np.array([x[:, 0].sum() for x in X])
+
+
+def regressor(**options) -> ao.SetRegressor:
+    return ao.SetRegressor(**{**QUICK, **options})
+
+
+def classifier(**options) -> ao.SetClassifier:
+    return ao.SetClassifier(**{**QUICK, **options})
+
+
+# What it learns ---------------------------------------------------------------------------------------------------
+
+
+def test_classes_of_ragged_sets_are_learnt_and_named_as_given():
+    X, sums = ragged_sums(80)
+    y = np.where(sums > np.median(sums), "high", "low")
+    fitted = classifier(epochs=30).fit(X, y)
+    assert fitted.classes_.tolist() == ["high", "low"]
+    assert fitted.score(X, y) > 0.9
+    probability = fitted.predict_proba(X)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
+    assert (fitted.classes_[probability.argmax(1)] == fitted.predict(X)).all()
+
+
+def test_targets_far_from_zero_are_learnt_in_their_own_units():
+    X, y = ragged_sums(80)
+    fitted = regressor(epochs=30).fit([1e3 * x + 5e4 for x in X], 1e5 + 1e3 * y)
+    assert fitted.score([1e3 * x + 5e4 for x in X], 1e5 + 1e3 * y) > 0.8
+
+
+def test_the_fitted_module_takes_and_gives_raw_units_and_streams():
+    X, y = ragged_sums()
+    fitted = regressor().fit(X, 50 + 10 * y)
+    for x, expected in zip(X[:5], fitted.predict(X[:5]), strict=True):
+        raw = torch.tensor(x[None], dtype=torch.float32)
+        assert fitted.model_(raw).item() == pytest.approx(expected, rel=1e-5)
+        stream = ao.Stream(fitted.model_)
+        for element in x:
+            stream.update(element)
+        assert float(stream.value().reshape(())) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_penalty_makes_predictions_ignore_order():
+    X, y = ragged_sums(80, least=3)
+    flipped = [x[::-1] for x in X]
+    gap = {}
+    for weight in (0.0, 30.0):
+        fitted = regressor(penalty_weight=weight, epochs=30).fit(X, y)
+        gap[weight] = np.abs(fitted.predict(X) - fitted.predict(flipped)).mean()
+    assert gap[30.0] < 0.5 * gap[0.0]
+
+
+def test_unlabelled_sets_and_every_kind_of_penalty_are_used():
+    X, y = ragged_sums(24)
+    more, _ = ragged_sums(50, seed=1)
+    plain = regressor(penalty=None).fit(X, y).predict(X)
+    answers = [
+        regressor(penalty=penalty, penalty_weight=weight).fit(X, y, X_unlabeled=extra).predict(X)
+        for penalty, weight, extra in [
+            ("sire", 1.0, None),
+            ("sire", 1.0, more),
+            ("sub", 1.0, None),
+            ("permutation", 1.0, None),
+            (ao.SIRE(states="prefix", window=1), 1.0, None),
+            ("sire", "auto", None),
+            ("sire", ao.InvarianceBudget(target=1e-4, weight=5.0), None),
+            ("sire", lambda done: 10 * done, None),
+        ]
+    ]
+    for i, one in enumerate([plain, *answers]):
+        for other in [plain, *answers][:i]:
+            assert not np.array_equal(one, other)
+    assert np.array_equal(regressor(penalty="sire", penalty_weight=0.0).fit(X, y).predict(X), plain)
+
+
+def test_a_budget_given_as_a_parameter_is_not_changed_by_fitting():
+    budget = ao.InvarianceBudget(target=1e-6)
+    regressor(penalty_weight=budget).fit(*ragged_sums())
+    assert budget.weight == 1.0
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODELS if n not in ("standardised", "cnn") and n[:4] != "pyg-"))
+def test_every_model_of_the_library_by_name(name):
+    X, y = ragged_sums(30)
+    fitted = regressor(model=name, model_options=None, epochs=3).fit(X, y)
+    assert fitted.model_.inner.name == name
+    assert np.isfinite(fitted.predict(X)).all()
+
+
+def test_integer_sets_may_be_embedded():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, (40, 4))
+    fitted = regressor(model_options={"hidden": 8, "embedding": [5, 3, "learned"]}, epochs=60).fit(X, X.sum(1))
+    assert fitted.score(X, X.sum(1)) > 0.5
+
+
+def test_sample_weights_count():
+    X, _ = ragged_sums(40)
+    y = np.arange(40) % 2
+    favour = np.where(y == 1, 50.0, 1.0)
+    assert classifier().fit(X, y, sample_weight=favour).predict(X).mean() > 0.9
+
+
+def test_validation_picks_the_best_epoch_and_patience_stops():
+    X, y = ragged_sums(60)
+    fitted = regressor(epochs=60, validation_fraction=0.3, patience=3, learning_rate=0.1, schedule="constant").fit(X, y)
+    figures = [record["validation"] for record in fitted.history_]
+    assert fitted.best_epoch_ == int(np.argmin(figures))
+    assert fitted.n_iter_ == len(figures) == fitted.best_epoch_ + 4 < 60
+
+
+def test_several_targets():
+    X, y = ragged_sums(80)
+    both = np.stack([y, -2 * y], 1)
+    fitted = regressor(epochs=30).fit(X, both)
+    assert fitted.predict(X).shape == (80, 2)
+    assert fitted.score(X, both) > 0.8
+
+
+# The forms of X ---------------------------------------------------------------------------------------------------
+
+
+def test_the_forms_of_X_agree():
+    rng = np.random.default_rng(0)
+    block = rng.random((20, 4, 1)).astype(np.float32)
+    y = block.sum((1, 2))
+    forms = [block, block[:, :, 0], list(block), list(block[:, :, 0]), torch.tensor(block), SetData.of(block)]
+    ragged = np.empty(20, dtype=object)
+    ragged[:] = list(block)
+    forms += [ragged, pd.DataFrame(block[:, :, 0]), block[:, :, 0].tolist()]
+    answers = [regressor(epochs=2).fit(form, y).predict(form) for form in forms]
+    for answer in answers[1:]:
+        np.testing.assert_allclose(answer, answers[0], rtol=1e-5)
+
+
+def test_sets_of_another_size_and_empty_sets_are_predicted():
+    fitted = regressor().fit(np.random.default_rng(0).random((20, 4)), np.arange(20.0))
+    assert fitted.n_features_in_ == 1
+    assert fitted.predict(np.ones((3, 9))).shape == (3,)
+    assert fitted.predict([[], [1.0], [1.0, 2.0]]).shape == (3,)
+
+
+def test_predictions_averaged_over_orderings():
+    X, y = ragged_sums(20, least=3)
+    fitted = regressor(penalty=None).fit(X, y)
+    once, many, again = fitted.predict(X), fitted.predict(X, orderings=50), fitted.predict(X, orderings=50)
+    assert np.array_equal(many, again)
+    assert not np.allclose(once, many)
+    flipped = fitted.predict([x[::-1] for x in X], orderings=50)
+    assert np.abs(flipped - many).mean() < 0.3 * np.abs(fitted.predict([x[::-1] for x in X]) - once).mean()
+
+
+# scikit-learn around it -------------------------------------------------------------------------------------------
+
+
+def test_grid_search_over_the_weight_in_a_pipeline_with_ragged_sets():
+    X, y = ragged_sums(45)
+    pipeline = make_pipeline(FunctionTransformer(lambda sets: [x / 2 for x in sets]), regressor(epochs=3))
+    search = GridSearchCV(pipeline, {"setregressor__penalty_weight": [0.0, 1.0]}, cv=3).fit(X, y)
+    assert set(search.best_params_) == {"setregressor__penalty_weight"}
+    assert search.predict(X).shape == (45,)
+    assert cross_val_score(regressor(epochs=3), X, y, cv=3).shape == (3,)
+
+
+def test_random_state_decides_everything_and_nothing_outside_is_touched():
+    X, y = ragged_sums()
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first = regressor(model_options={"hidden": 8, "dropout": 0.5}).fit(X, y)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    torch.manual_seed(2)
+    second = clone(first).fit(X, y)
+    assert np.array_equal(first.predict(X), second.predict(X))
+    other = clone(first).set_params(random_state=1).fit(X, y)
+    assert not np.array_equal(first.predict(X), other.predict(X))
+
+
+def test_fitting_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier().fit(*[ragged_sums()[0], np.arange(60) % 2])
+        regressor().fit(*ragged_sums())
+
+
+def test_partial_fit_goes_on_where_it_was():
+    X, y = ragged_sums(64)
+    online = regressor()
+    scores = []
+    for _ in range(40):
+        online.partial_fit(X, y)
+        scores.append(online.score(X, y))
+    assert online.n_iter_ == 40
+    assert scores[-1] > 0.8 > scores[0]
+    assert [record["epoch"] for record in online.history_] == list(range(40))
+
+
+def test_partial_fit_of_classes_not_seen_yet():
+    X, _ = ragged_sums(20)
+    online = classifier().partial_fit(X, ["a", "b"] * 10, classes=["a", "b", "c"])
+    assert online.predict_proba(X).shape == (20, 3)
+    online.partial_fit(X, ["c"] * 20)
+    with pytest.raises(ao.InputError, match="y holds 'd', which is not among the classes"):
+        online.partial_fit(X, ["d"] * 20)
+    fresh = online.fit(X, ["x", "y"] * 10)
+    assert fresh.classes_.tolist() == ["x", "y"]
+
+
+# Storage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [["cold", "warm"], [0, 1], [False, True], [1.0, 2.0]])
+def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
+    X, _ = ragged_sums()
+    y = np.array(labels)[np.arange(60) % 2]
+    fitted = classifier(penalty=ao.SUB(pairs=2), penalty_weight=ao.InvarianceBudget(target=0.1)).fit(X, y)
+    ao.save(fitted, tmp_path / "model")
+    loaded = ao.load(tmp_path / "model")
+    assert isinstance(loaded, ao.SetClassifier)
+    assert np.array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.predict(X).tolist() == fitted.predict(X).tolist()
+    assert loaded.classes_.dtype == fitted.classes_.dtype
+    assert loaded.get_params() == fitted.get_params()
+    assert np.array_equal(loaded.predict(X, orderings=3), fitted.predict(X, orderings=3))
+    loaded.partial_fit(X, y)
+    assert loaded.n_iter_ == fitted.n_iter_ + 1
+
+
+def test_a_regressor_is_saved_loaded_and_pickled(tmp_path):
+    X, y = ragged_sums()
+    for targets in (y, np.stack([y, y], 1)):
+        fitted = regressor(workdir=None).fit(X, targets)
+        ao.save(fitted, tmp_path / "model")
+        for copy in (ao.load(tmp_path / "model"), pickle.loads(pickle.dumps(fitted))):
+            assert np.array_equal(copy.predict(X), fitted.predict(X))
+
+
+def test_what_cannot_be_saved_is_said(tmp_path):
+    X, y = ragged_sums()
+    fitted = regressor(penalty_weight=lambda done: done).fit(X, y)
+    with pytest.raises(ao.InputError, match="penalty_weight is a function or class of your own"):
+        ao.save(fitted, tmp_path / "model")
+    with pytest.raises(NotFittedError):
+        ao.save(regressor(), tmp_path / "model")
+
+
+def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
+    X, y = ragged_sums()
+    whole = regressor().fit(X, y)
+    first = regressor(workdir=tmp_path).fit(X, y)
+    again = regressor(workdir=tmp_path).fit(X, y)
+    assert np.array_equal(whole.predict(X), first.predict(X))
+    assert np.array_equal(first.predict(X), again.predict(X))
+    assert (tmp_path / "log.jsonl").read_text().count("\n") == QUICK["epochs"]
+
+
+# The door ---------------------------------------------------------------------------------------------------------
+
+
+def test_refusals():
+    X, y = ragged_sums(10)
+    with pytest.raises(ao.InputError, match="SetClassifier needs two classes or more; y has one class: 'a'"):
+        classifier().fit(X, ["a"] * 10)
+    with pytest.raises(ao.InputError, match="X has 3 features, but SetRegressor is expecting 2 features as input"):
+        regressor().fit(X, y).predict([np.ones((2, 3))])
+    with pytest.raises(ao.InputError, match="X contains NaN or infinity in set 1, at element 2"):
+        regressor().fit([[1.0], [1.0, 2.0, np.nan]], [0.0, 1.0])
+    with pytest.raises(ao.InputError, match="requires y to be passed, but the target y is None"):
+        regressor().fit(X, None)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        regressor().fit(X, y[:-1])
+    with pytest.raises(NotFittedError):
+        regressor().predict(X)
+    with pytest.raises(ValueError, match=r"Found array with dim 3"):
+        regressor().fit(X, np.ones((10, 1, 1)))
+    with pytest.raises(ao.InputError, match="orderings must be at least 1"):
+        regressor().fit(X, y).predict(X, orderings=0)
+    online = regressor().partial_fit(X, y)
+    with pytest.raises(ao.InputError, match=r"y must have the shape of the first fit; got \[10, 2\]"):
+        online.partial_fit(X, np.stack([y, y], 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "recurent"}, "model must be one of .*did you mean 'recurrent'"),
+        ({"penalty": "sir"}, "penalty must be one of .*did you mean 'sire'"),
+        ({"penalty": 3}, "penalty must be None, a name or a penalty object; got 3"),
+        ({"penalty_weight": "automatic"}, "penalty_weight must be one of 'auto'"),
+        ({"penalty_weight": -1}, "penalty_weight must be at least 0"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be below 1"),
+        ({"patience": 3}, "patience and metric need validation data"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+    ],
+)
+def test_parameters_are_checked_when_fitting(options, message):
+    with pytest.raises((ao.InputError, ao.InputTypeError), match=message):
+        regressor(**options).fit(*ragged_sums(10))
