@@ -212,6 +212,19 @@ def test_models_without_a_step_are_trained_but_not_exported(run, tmp_path):
     assert not list(tmp_path.glob("*.onnx"))
 
 
+def test_sets_without_a_target_change_what_is_learnt_through_the_penalty(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    visits(40, seed=5).drop(columns="outcome").to_csv("more.csv", index=False)
+    assert run(f"{TRAIN} --penalty-weight 1")[0] == 0
+    plain = ao.load("model").model_.state_dict()
+    status, out, err = run(f"{TRAIN} --penalty-weight 1 --unlabelled more.csv --force")
+    assert status == 0, err
+    assert "40 sets without a target serve the penalty" in out
+    with_more = ao.load("model").model_.state_dict()
+    assert torch.equal(plain["mean"], with_more["mean"])
+    assert any(not torch.equal(plain[name], with_more[name]) for name in plain)
+
+
 def test_an_interrupted_run_waits_and_ends_as_if_it_had_not_been(run, tmp_path, monkeypatch):
     visits().to_csv("t.csv", index=False)
     train = commands.save
@@ -300,6 +313,7 @@ BAD_WORDS = {
     "fraction": (f"{TRAIN} --force --validation-fraction 1", "validation_fraction must be below 1"),
     "seed": (f"{TRAIN} --force --seed=-1", "--seed must be at least 0"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
+    "unlabelled": (f"{TRAIN} --force --unlabelled other.csv", "other.csv has no column 'drug'"),
     "no model": ("predict nowhere t.csv --out p.csv", "there is no model folder nowhere"),
     "other features": ("predict model other.csv --out p.csv", "has no column 'drug'"),
     "text at predict": ("predict model text.csv --out p.csv", "feature 'dose' holds text among its numbers: 'lots'"),

@@ -243,6 +243,14 @@ def test_saving_again_replaces_a_model_but_never_other_files(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file", "m"]
 
 
+def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    ao.save(ao.DeepSets(3, 2), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert ao.load(tmp_path / "empty").name == "deepsets"
+
+
 def test_a_full_disk_keeps_the_last_model(tmp_path, monkeypatch):
     ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
 

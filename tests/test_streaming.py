@@ -38,6 +38,7 @@ STREAMING = {
     "deep lstm": lambda: recurrent(cell="lstm", layers=3),
     "deep gru": lambda: recurrent(layers=2),
     "relu": lambda: recurrent(cell="relu", state_features=4),
+    "in own units": lambda: MODELS["standardised"](D, 2).set_units([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 7.0, 0.5),
     "deepsets sum": lambda: ao.DeepSets(D, 2, phi=(5,)),
     "deepsets mean": lambda: ao.DeepSets(D, 2, phi=(5,), pooling="mean"),
     "deepsets max": lambda: ao.DeepSets(D, 2, phi=(5,), pooling="max"),
@@ -91,6 +92,18 @@ def test_streams_side_by_side_do_not_touch_each_other(name):
     restored = ao.Stream.restore(model, together.snapshot())
     assert torch.equal(restored.value(), together.value())
     assert restored.seen.tolist() == [0, 1, 0, 2]
+
+
+def test_a_first_chunk_of_a_batch_makes_as_many_streams():
+    model = recurrent().eval()
+    elements = torch.randn(4, 5, D)
+    stream = ao.Stream(model)
+    stream.update(elements[:, :3], [3, 1, 0, 2])
+    stream.update(elements[:, 3])
+    stream.update(elements[:, 4:])
+    assert stream.seen.tolist() == [5, 3, 2, 4]
+    with torch.no_grad():
+        torch.testing.assert_close(stream.value()[0], model(elements)[0], atol=1e-6, rtol=1e-6)
 
 
 def test_dropout_is_off_in_a_stream_and_the_model_goes_on_training():

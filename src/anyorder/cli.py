@@ -56,6 +56,7 @@ def train(
     categorical: str | None = typer.Option(None, help="Numeric columns to read as categories."),
     missing: str = typer.Option("error", help="Missing values: error, drop-row, mean or zero."),
     task: str | None = typer.Option(None, help="classification or regression, where the target leaves it open."),
+    unlabelled: str | None = typer.Option(None, help="A table without the target, whose sets serve the penalty."),
     model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
     cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
     hidden: int | None = typer.Option(None, help="Width of the hidden state."),
@@ -82,7 +83,7 @@ def train(
         "random_state": seed,
         **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
     }
-    train_table(table, out, columns=columns, settings=settings, resume=resume, force=force)
+    train_table(table, out, columns=columns, settings=settings, unlabelled=unlabelled, resume=resume, force=force)
 
 
 @app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")

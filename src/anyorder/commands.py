@@ -64,6 +64,7 @@ def train_table(
     *,
     columns: Mapping[str, Any],
     settings: Mapping[str, Any],
+    unlabelled: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     progress: bool | None = None,
@@ -72,22 +73,29 @@ def train_table(
     """Learn from a table and write a model folder; an unfinished run waits in ``ANYORDER_HOME``.
 
     ``columns`` are the options of :func:`anyorder.tables.read_table`, ``settings`` those of the estimator.
+    ``unlabelled``: another table, without the target, whose sets serve the penalty.
     """
     table, out = Path(table), Path(out)
     if resume and force:
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
-    run = _Run(table, out, {**columns, **settings})
+    run = _Run(table, out, {**columns, **settings, "unlabelled": unlabelled})
     _check_settings(settings)
     if run.first_process:
         run.check(resume, force)
     learnt = learn_table(table, **columns, progress=progress)
     say(_found(learnt))
+    further = None
+    if unlabelled is not None:
+        read = learnt.schema.read(unlabelled, progress=progress)
+        _tell_unseen(read, say)
+        further = read.data
+        say(f"{len(further)} sets without a target serve the penalty")
     if run.first_process:
         run.begin(force)
     kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
     estimator = kind(**settings, workdir=run.folder, verbose=True)
     try:
-        estimator.fit(learnt.data, _labels(learnt))
+        estimator.fit(learnt.data, _labels(learnt), X_unlabeled=further)
     except (InputError, InputTypeError):
         run.end()
         raise

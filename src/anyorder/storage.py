@@ -236,7 +236,8 @@ def _refuse_absurd_sizes(folder: Path, value: Any, numbers: int, name: str = "")
 
 def _write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
     """Put a whole folder in place, or leave what was there."""
-    if folder.is_symlink() or folder.is_file():
+    folder = folder.resolve()
+    if folder.is_file():
         raise InputError(f"{folder} is a file; a model needs a folder of its own")
     if folder.exists() and any(folder.iterdir()) and not is_model_folder(folder):
         raise InputError(f"{folder} holds other files than a model's; choose a new folder")

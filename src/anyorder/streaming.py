@@ -22,8 +22,8 @@ class Stream:
     """Feed a model its elements as they come; memory and the cost of an element never grow.
 
     ``model``: one that ``streams`` (:class:`RecurrentSetModel`, :class:`DeepSets`), or a Recurrence, whose value
-    is its state. ``streams=B`` keeps B streams side by side. After any chunks, :meth:`value` is what the model
-    says of all elements so far in one batch, in eval mode.
+    is its state. ``streams=B`` keeps B streams side by side, and so does a first chunk ``[B, n, D]``. After any
+    chunks, :meth:`value` is what the model says of all elements so far in one batch, in eval mode.
 
     >>> import anyorder as ao
     >>> model = ao.RecurrentSetModel(3, 2, hidden=8)
@@ -39,8 +39,13 @@ class Stream:
         self.model = model
         self.recurrence = streaming_recurrence(model)
         self.streams = None if streams is None else whole_number("streams", streams)
+        self._state: State
+        self._seen: Tensor
+        self._begin()
+
+    def _begin(self) -> None:
         with torch.no_grad():
-            self._state: State = tree_map(torch.clone, self.recurrence.start(self.streams or 1))
+            self._state = tree_map(torch.clone, self.recurrence.start(self.streams or 1))
         self._seen = torch.zeros(self.streams or 1, dtype=torch.int64)
 
     @property
@@ -139,6 +144,9 @@ class Stream:
         if getattr(getattr(self.model, "door", None), "table", None) is None:
             chunk = chunk.to(like.dtype)
         chunk = chunk.to(like.device)
+        if self.streams is None and chunk.dim() == 3 and not self._seen.any():
+            self.streams = whole_number("the streams of a first chunk [B, n, D]", chunk.shape[0])
+            self._begin()
         if self.streams is None:
             if chunk.dim() not in (1, 2):
                 raise InputError(f"an element has shape [D], a chunk [n, D]; got {list(chunk.shape)}")
