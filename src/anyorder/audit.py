@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
-from anyorder.audit_report import ROUNDING, Comparison, Report, WorstCase, short
-from anyorder.estimates import Estimate, bootstrap_interval, estimate
+from anyorder.audit_report import ROUNDING, Comparison, Report, WorstCase
+from anyorder.estimates import Estimate, bootstrap_interval, estimate, short
 from anyorder.ordering_search import search_orderings
 from anyorder.orderings import random_orderings
 from anyorder.predictors import Predictor, Sets, evaluating

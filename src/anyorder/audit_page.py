@@ -1,7 +1,8 @@
 """Audits as pictures and as self-contained pages.
 
 Each figure is drawn once: with matplotlib's colours for a picture file, or as SVG whose colours are the page's own
-variables, so that it follows light and dark mode.
+variables, so that it follows light and dark mode. Reports and comparisons are those of ``audit_report``, which
+imports this module when a page is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import io
 import math
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +27,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from anyorder import __version__
-from anyorder.audit_report import Comparison, Report, WorstCase, percent, short
-from anyorder.estimates import Estimate
+from anyorder._checks import InputError
+from anyorder._files import write_atomically
+from anyorder.estimates import Estimate, percent, short
 
 _FLOOR = 1e-5
 _ROWS_SHOWN = 16
@@ -109,7 +110,7 @@ def _page_style(style: str) -> str:
     return style
 
 
-def report_figures(report: Report) -> list[Figure]:
+def report_figures(report: Any) -> list[Figure]:
     """The figures of a report that have something to show, the swaps first."""
     figures = []
     if report.by_distance:
@@ -204,7 +205,7 @@ def _distribution(gaps: np.ndarray) -> Figure:
     )
 
 
-def worst_figure(case: WorstCase, name: str) -> Figure | None:
+def worst_figure(case: Any, name: str) -> Figure | None:
     """The two orders side by side, a line an element; None for sets too large to read."""
     n = len(case.ordering)
     if n > 24:
@@ -231,7 +232,7 @@ def worst_figure(case: WorstCase, name: str) -> Figure | None:
     return Figure(name, draw, alt, "", height=1.2 + 0.2 * n)
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
+def comparison_figure(comparison: Any) -> Figure:
     """Score against relative order gap, a point a model; the choices no other model beats are filled."""
     rows = comparison.table()
     gaps = np.array([row["relative_gap"] for row in rows])
@@ -278,15 +279,12 @@ def comparison_figure(comparison: Comparison) -> Figure:
     return Figure("comparison", draw, f"Scatter plot of {len(rows)} models. {listed}.", caption, height=3.4)
 
 
-def save_picture(result: Report | Comparison, path: str | os.PathLike[str]) -> None:
-    """All figures of a report, or the comparison's one, as a picture file."""
+def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
+    """The figures as one picture file."""
     path = Path(path)
     kind = path.suffix.lower().lstrip(".")
     if kind not in _FORMATS:
-        from anyorder._checks import InputError
-
         raise InputError(f"a picture must end in {', '.join('.' + f for f in _FORMATS)}; got {path.name!r}")
-    figures = [comparison_figure(result)] if isinstance(result, Comparison) else report_figures(result)
     columns = min(2, len(figures))
     rows = math.ceil(len(figures) / columns)
     buffer = io.BytesIO()
@@ -295,10 +293,10 @@ def save_picture(result: Report | Comparison, path: str | os.PathLike[str]) -> N
         for at, figure in enumerate(figures):
             figure.draw(canvas.add_subplot(rows, columns, at + 1))
         canvas.savefig(buffer, format=kind, dpi=150)
-    write_whole(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
-def write_report(report: Report, path: str | os.PathLike[str], title: str | None) -> None:
+def write_report(report: Any, path: str | os.PathLike[str], title: str | None) -> None:
     """The page of one audit."""
     cases = [_case(case, f"worst{i}", report.feature_names) for i, case in enumerate(report.worst[:3])]
     curves = [
@@ -316,10 +314,10 @@ def write_report(report: Report, path: str | os.PathLike[str], title: str | None
         cases=cases if report.worst_gap > 0 else [],
         curves=[curve for curve in curves if curve[2]],
     )
-    write_whole(path, page.encode())
+    write_atomically(path, page)
 
 
-def write_comparison(comparison: Comparison, path: str | os.PathLike[str], title: str | None) -> None:
+def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str | None) -> None:
     """The page that compares several audits."""
     page = render(
         "comparison.html.j2",
@@ -328,7 +326,7 @@ def write_comparison(comparison: Comparison, path: str | os.PathLike[str], title
         rows=comparison.table(),
         drawing=comparison_figure(comparison),
     )
-    write_whole(path, page.encode())
+    write_atomically(path, page)
 
 
 def render(template: str, **values: Any) -> str:
@@ -344,19 +342,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(version=__version__, **values)
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _case(case: WorstCase, name: str, features: list[str] | None) -> dict[str, Any]:
+def _case(case: Any, name: str, features: list[str] | None) -> dict[str, Any]:
     """What the page says of one worst sample: both orders beside each other, cut to a readable size."""
     n, width = case.elements.shape
     columns = (features or [f"feature {j}" for j in range(width)])[:_FEATURES_SHOWN]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anyorder.estimates import Estimate
+from anyorder.estimates import Estimate, percent, short
 
 ROUNDING = 1e-4  # of the spread between samples: below, a difference has no practical meaning
 
@@ -121,9 +121,9 @@ class Report:
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the figures into one picture; the ending (.png, .svg, .pdf) decides the format."""
-        from anyorder.audit_page import save_picture
+        from anyorder.audit_page import report_figures, save_picture
 
-        save_picture(self, path)
+        save_picture(report_figures(self), path)
 
     def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
         """Write one self-contained page: verdict, pictures, worst samples, numbers, how it was measured."""
@@ -197,9 +197,9 @@ class Comparison:
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw score against order gap, one point a model."""
-        from anyorder.audit_page import save_picture
+        from anyorder.audit_page import comparison_figure, save_picture
 
-        save_picture(self, path)
+        save_picture([comparison_figure(self)], path)
 
     def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
         """Write one self-contained page that compares the models."""
@@ -272,11 +272,3 @@ def _records(estimates: dict[int, Estimate], name: str) -> list[dict[str, Any]]:
         {name: key, "gap": float(value), "low": value.ci[0], "high": value.ci[1], "samples": value.samples}
         for key, value in estimates.items()
     ]
-
-
-def short(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.3g} %"

@@ -1,4 +1,4 @@
-"""A mean with its bootstrap interval."""
+"""A mean with its bootstrap interval, and numbers as they are read."""
 
 from __future__ import annotations
 
@@ -63,3 +63,13 @@ def bootstrap_interval(
         levels.append(_NORMAL.cdf(bias + z / (1 - skew * z)))
     low, high = np.quantile(means, levels)
     return float(low), float(high)
+
+
+def short(value: float) -> str:
+    """Three digits are enough to read."""
+    return f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """A share in percent, three digits."""
+    return f"{100 * value:.3g} %"
