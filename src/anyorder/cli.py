@@ -236,6 +236,15 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path(
     run(out)
 
 
+@app.command()
+def report(folder: str = typer.Argument("results", help="The folder that holds the rows.")) -> None:
+    """Make RESULTS.md and report.html from the rows in a folder."""
+    from anyorder.paper.report import write_report
+
+    for path in write_report(folder):
+        typer.echo(f"wrote {path}")
+
+
 def main() -> None:
     """Run the command line; input errors become one line on stderr and exit status 2."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from anyorder.paper.real_experiments import REAL_EXPERIMENTS
 from anyorder.paper.runs import run_task
-from anyorder.paper.trials import Expected, Experiment, Plan, Setting, Trial, grid
+from anyorder.paper.trials import Chart, Expected, Experiment, Plan, Setting, Trial, grid
 
 DECADES = [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
 RATES = [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02]
@@ -83,6 +83,7 @@ PARITY = Experiment(
         Expected("sire", "accuracy", {"cell": "relu-rnn", "length": 100}, band=(0.99, 1.0)),
         Expected("deepsets", "accuracy", {"length": 100}, band=(0.4, 0.6)),
     ],
+    charts=[Chart("length", split="cell")],
 )
 
 
@@ -121,6 +122,11 @@ SUB_VS_SIRE = Experiment(
     expected=[
         Expected("sire", "accuracy", paper=0.792, sd=0.09, band=(0.95, 1.0)),
         Expected("sub", "accuracy", paper=0.759, sd=0.11),
+    ],
+    charts=[
+        Chart("penalty_weight", every=True, log=True),
+        Chart("epoch", "loss", curve=True),
+        Chart("seconds", "accuracy", curve=True),
     ],
 )
 
@@ -169,6 +175,7 @@ LABELS_NEEDED = Experiment(
         "laptop": _labels,
         "paper": replace(_labels, fixed={**_labels.fixed, "steps": 20000}, seeds=20, tune_seeds=5),
     },
+    charts=[Chart("labels", split="alphabet", log=True)],
 )
 
 
@@ -208,6 +215,7 @@ HALF_RANGE = Experiment(
             ("sire", 20, 0.9780, 0.004, 0.9780),
         ]
     ],
+    charts=[Chart("labels", split="n", log=True), Chart("penalty_weight", split="labels", every=True, log=True)],
 )
 
 
@@ -242,6 +250,7 @@ DIAL = Experiment(
         "laptop": _dial,
         "paper": replace(_dial, seeds=20),
     },
+    charts=[Chart("penalty_weight", log=True), Chart("penalty_weight", "order_gap", log=True)],
 )
 
 
@@ -281,6 +290,7 @@ LENGTHS = Experiment(
         "paper": replace(_lengths, seeds=20),
     },
     headline="mae",
+    charts=[Chart("length", "mae", split="cell"), Chart("length", "accuracy", split="cell")],
 )
 
 
@@ -320,6 +330,7 @@ def _arithmetic(name: str, claim: str, *, headline: str, expected: Sequence[Expe
         },
         headline=headline,
         expected=expected,
+        charts=[Chart("n", headline)],
     )
 
 

@@ -76,9 +76,8 @@ def sweep(
                         _forget(trial)
                     if on_finish is not None:
                         on_finish(trial, new, problem, len(todo) - number)
-        rows = experiment.with_selection(rows, scale, seeds=seeds)
-        write_rows(path, rows)
-        return rows
+        write_rows(path, experiment.with_selection(rows, scale, seeds=seeds))
+        return read_rows(path)
 
 
 def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) -> list[Trial]:
@@ -196,7 +195,8 @@ def local_engine(
     experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
 ) -> Generator[Finished, None, None]:
     """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # torch is imported once, not once a process
+    context.set_forkserver_preload([__name__])
     waiting = list(reversed(trials))
     deaths: dict[str, int] = {}
     running: dict[Any, tuple[Any, Trial]] = {}  # connection -> its process, and the trial given to it
@@ -209,7 +209,7 @@ def local_engine(
 
     def start() -> None:
         ours, theirs = context.Pipe()
-        work = (theirs, experiment.run, experiment.data, waiting[-1].scale, command)
+        work = (theirs, dict(os.environ), experiment.run, experiment.data, waiting[-1].scale, command)
         process = context.Process(target=_work, args=work, daemon=True)
         process.start()
         theirs.close()
@@ -245,8 +245,17 @@ def local_engine(
             process.join()
 
 
-def _work(connection: Any, run: Run, load: Callable[[str], Any] | None, scale: str, command: str) -> None:
+def _work(
+    connection: Any,
+    environment: dict[str, str],
+    run: Run,
+    load: Callable[[str], Any] | None,
+    scale: str,
+    command: str,
+) -> None:
     """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
+    os.environ.clear()
+    os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
     settle_process()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     data = None if load is None else load(scale)

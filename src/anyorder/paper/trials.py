@@ -96,6 +96,23 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A figure to draw from rows: ``metric`` against ``x`` (a setting), a line for each value of the settings ``by``.
+
+    One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
+    what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
+    """
+
+    x: str
+    metric: str = "accuracy"
+    by: Sequence[str] = ()
+    split: str | None = None
+    every: bool = False
+    curve: bool = False
+    log: bool = False
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One table or figure, declared.
 
@@ -118,6 +135,7 @@ class Experiment:
     headline: str = "accuracy"
     data: Callable[[str], Any] | None = None
     expected: Sequence[Expected] = ()
+    charts: Sequence[Chart] = ()
     cpus: int = 1
     gpus: float = 0.0
 

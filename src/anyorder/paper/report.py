@@ -1,0 +1,400 @@
+"""Rows become pages: ``RESULTS.md`` and one self-contained ``report.html``, every number in them from the rows."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from anyorder._checks import InputError
+from anyorder.audit_page import Figure, render
+from anyorder.paper.experiments import EXPERIMENTS
+from anyorder.paper.pictures import picture_of
+from anyorder.paper.statistics import Claim, Sample, sample_of
+from anyorder.paper.sweep import read_rows, rows_path
+from anyorder.paper.trials import Chart, Experiment, Row
+from anyorder.paper.verdicts import claims_of, pm
+from anyorder.storage import write_atomically
+
+COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
+TONES = {True: "good", False: "bad", None: "fair"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of an experiment's table: a method in a cell, its chosen setting and its figures over seeds."""
+
+    method: str
+    cell: str
+    chosen: str
+    figure: Sample
+    train_loss: Sample
+    order_gap: Sample
+    parameters: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A number of the paper beside ours."""
+
+    what: str
+    paper: str
+    ours: Sample
+    accepted: str
+    met: bool | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment as its page shows it."""
+
+    experiment: Experiment
+    scale: str
+    rows: list[Row]
+    finished: int
+    planned: int
+    hours: float
+    command: str
+    entries: list[Entry]
+    comparisons: list[Comparison]
+    claims: list[Claim]
+    figures: list[Figure]
+    picture: str | None
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds of the chosen settings: the fewest of any."""
+        return min((len(entry.figure) for entry in self.entries), default=0)
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether every claim that numbers can decide holds; None while trials are missing or none can."""
+        decided = [claim.holds for claim in self.claims if claim.holds is not None]
+        return all(decided) if decided and self.finished >= self.planned else None
+
+    @property
+    def failing(self) -> list[Claim]:
+        return [claim for claim in self.claims if claim.holds is False]
+
+
+def write_report(folder: str | Path) -> tuple[Path, Path]:
+    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns both paths."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; anyorder reproduce … --out {folder} makes it and its rows")
+    sections = [section for name in EXPERIMENTS for section in sections_of(folder, name)]
+    if not sections:
+        raise InputError(
+            f"{folder} holds no rows of a known experiment; anyorder reproduce … --out {folder} makes them"
+        )
+    text, page = folder / "RESULTS.md", folder / "report.html"
+    write_atomically(text, markdown(sections))
+    write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits))
+    return text, page
+
+
+def sections_of(folder: Path, name: str) -> list[Section]:
+    """The sections of one experiment, the largest scale that has rows first; smoke rows only if there are no others."""
+    rows = read_rows(rows_path(folder, name))
+    scales = [scale for scale in ("paper", "laptop") if any(row["scale"] == scale for row in rows)]
+    if not scales and rows:
+        scales = ["smoke"]
+    return [section_of(EXPERIMENTS[name], scale, [row for row in rows if row["scale"] == scale]) for scale in scales]
+
+
+def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
+    """Everything the pages say about one experiment at one scale."""
+    trials = experiment.trials(scale, rows, guess=True)
+    keys = {trial.key for trial in trials}
+    seconds = {row["trial"]: row["seconds"] for row in rows}
+    return Section(
+        experiment=experiment,
+        scale=scale,
+        rows=rows,
+        finished=len(keys & seconds.keys()),
+        planned=len(keys),
+        hours=sum(seconds.values()) / 3600,
+        command=f"anyorder reproduce {experiment.name} --scale {scale}",
+        entries=_entries(experiment, scale, rows),
+        comparisons=_comparisons(experiment, rows),
+        claims=claims_of(experiment, rows),
+        figures=[
+            figure
+            for number, chart in enumerate(experiment.charts or default_charts(experiment, scale))
+            for figure in draw(experiment, chart, rows, f"{experiment.name}-{number}")
+        ],
+        picture=_picture(experiment.name),
+    )
+
+
+def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
+    """The chosen settings over each reported number, and every candidate over the penalty weight."""
+    plan = experiment.plan(scale)
+    numeric = [key for key, values in plan.over.items() if len(values) > 1 and all(_is_number(v) for v in values)]
+    charts = [Chart(key, experiment.headline, log=_spans_decades(plan.over[key])) for key in numeric]
+    weights = {c.get("penalty_weight") for candidates in plan.methods.values() for c in candidates}
+    if len(weights - {None}) > 1:
+        split = next(iter(plan.over), None)
+        charts.append(Chart("penalty_weight", experiment.headline, split=split, every=True, log=True))
+    return charts
+
+
+def _spans_decades(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= 10
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# --- tables
+
+
+def _entries(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[Entry]:
+    plan = experiment.plan(scale)
+    entries = []
+    chosen = [row for row in rows if row["selected"]]
+    longest: dict[str, Any] = {}
+    for row in chosen:  # of a model tested at several lengths, the longest
+        length = row["setting"].get("length", 0)
+        if _rank(length) >= _rank(longest.get(row["trial"], 0)):
+            longest[row["trial"]] = length
+    chosen = [row for row in chosen if row["setting"].get("length", 0) == longest[row["trial"]]]
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in chosen:
+        over = {key: row["setting"].get(key) for key in plan.over}
+        candidate = _candidate(plan.methods[row["method"]], row)
+        place = {**over, **({"length": longest[row["trial"]]} if "lengths" in row["setting"] else {})}
+        key = (row["method"], spelled({k: v for k, v in place.items() if v is not None}), spelled(candidate))
+        groups.setdefault(key, []).append(row)
+    for (method, cell, candidate_text), found in groups.items():
+        entries.append(
+            Entry(
+                method,
+                cell,
+                candidate_text,
+                sample_of(found, experiment.headline),
+                sample_of(found, "train_loss"),
+                sample_of(found, "order_gap"),
+                found[0]["parameters"],
+                sum(row["seconds"] for row in found) / len(found),
+            )
+        )
+    order = list(plan.methods)
+    return sorted(entries, key=lambda e: (_natural(e.cell), order.index(e.method)))
+
+
+def _rank(length: Any) -> float:
+    return length if _is_number(length) else length[-1]
+
+
+def _natural(text: str) -> list[Any]:
+    return [(0, float(word), "") if word.replace(".", "", 1).isdigit() else (1, 0.0, word) for word in text.split()]
+
+
+def _candidate(candidates: Sequence[Any], row: Row) -> dict[str, Any]:
+    """The settings in which a method's candidates differ, as this row has them."""
+    keys = {key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1}
+    return {key: row["setting"][key] for key in sorted(keys) if key in row["setting"]}
+
+
+def spelled(setting: dict[str, Any]) -> str:
+    """A setting in words.
+
+    >>> spelled({"penalty_weight": 10.0, "cell": "gru"})
+    'penalty weight 10, cell gru'
+    """
+    return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
+
+
+def _comparisons(experiment: Experiment, rows: Sequence[Row]) -> list[Comparison]:
+    chosen = [row for row in rows if row["selected"]]
+    found = []
+    for expected in experiment.expected:
+        ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
+        if not len(ours):
+            continue
+        paper = "" if expected.paper is None else f"{expected.paper:g}"
+        if expected.sd is not None:
+            paper += f" ({expected.sd:g})"
+        low, high = expected.band
+        free = (math.isinf(low) and math.isinf(high)) or (low, high) == (0.0, 1.0)
+        place = spelled(dict(expected.where))
+        what = f"{expected.method}{', ' + place if place else ''}: {expected.metric}"
+        accepted = "" if free else f"{low:g} to {high:g}"
+        found.append(Comparison(what, paper, ours, accepted, None if free else low <= ours.mean <= high))
+    return found
+
+
+# --- figures
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points of a figure: where, and the seeds' values there."""
+
+    label: str
+    points: dict[float, Sample]
+
+
+def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
+    """The lines of ``chart`` through ``rows``; a line with the single place nan is level (it has no ``chart.x``)."""
+    if not chart.every:
+        rows = [row for row in rows if row["selected"]]
+    groups: dict[str, dict[float, dict[int, float]]] = {}
+    for row in rows:
+        label = " ".join(
+            [row["method"], *(str(row["setting"][k]) for k in chart.by if row["setting"].get(k) is not None)]
+        )
+        for x, y in _points(chart, row):
+            groups.setdefault(label, {}).setdefault(x, {})[row["seed"]] = y
+    return [Line(label, {x: Sample(v) for x, v in sorted(points.items())}) for label, points in groups.items()]
+
+
+def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
+    if chart.curve:
+        curve = row.get("curve") or {chart.x: [], chart.metric: []}
+        yield from zip(curve[chart.x], curve[chart.metric], strict=True)
+    elif chart.metric in row["metrics"]:
+        x = row["setting"].get(chart.x)
+        if _is_number(x):
+            yield float(x), row["metrics"][chart.metric]
+        elif chart.every and row["selected"]:
+            yield math.nan, row["metrics"][chart.metric]
+
+
+def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -> list[Figure]:
+    """The figures of a chart: one, or one for each value of ``chart.split``."""
+    if chart.split is None:
+        return _figure(experiment, chart, rows, name, "")
+    values = {json.dumps(row["setting"].get(chart.split)): row["setting"].get(chart.split) for row in rows}
+    figures = []
+    for number, value in enumerate(v for v in values.values() if v is not None):
+        mine = [row for row in rows if row["setting"].get(chart.split) in (value, None)]
+        title = spelled({chart.split: value})
+        figures += _figure(experiment, chart, mine, f"{name}-{number}", title)
+    return figures
+
+
+def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str, title: str) -> list[Figure]:
+    lines = lines_of(chart, rows)
+    if chart.curve and chart.x == "seconds":  # seeds took different times: a line through their means
+        lines = [_by_rank(chart, line.label, rows) for line in lines]
+    lines = [line for line in lines if line.points]
+    if not any(len(line.points) > 1 for line in lines):
+        return []
+
+    def paint(axes: Axes) -> None:
+        for number, line in enumerate(lines):
+            colour = COLOURS[number % len(COLOURS)]
+            places = [x for x in line.points if not math.isnan(x)]
+            if not places:
+                level = line.points[next(iter(line.points))].mean
+                axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
+                continue
+            samples = [line.points[x] for x in places]
+            means = [s.mean for s in samples]
+            axes.plot(places, means, color=colour, marker="o", markersize=3, linewidth=1.6, label=line.label)
+            band = [(x, s) for x, s in zip(places, samples, strict=True) if len(s) > 1]
+            if band:
+                lows, highs = [s.low for _, s in band], [s.high for _, s in band]
+                axes.fill_between([x for x, _ in band], lows, highs, color=colour, alpha=0.15, linewidth=0)
+        if chart.log:
+            axes.set_xscale("symlog", linthresh=1e-3) if any(0.0 in line.points for line in lines) else axes.set_xscale(
+                "log"
+            )
+        if chart.metric == "accuracy":
+            top = max(s.mean for line in lines for s in line.points.values())
+            axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]), top=1.03 if top > 0.8 else None)
+        elif chart.metric in ("mae", "rmse", "order_gap"):
+            axes.set_yscale("log")
+        axes.set_xlabel(chart.x.replace("_", " "))
+        axes.set_ylabel(chart.metric.replace("_", " "))
+        axes.set_title(title or experiment.name)
+        axes.legend(fontsize=8, frameon=False)
+
+    seeds = max(len(s) for line in lines for s in line.points.values())
+    ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
+    what = f"{chart.metric.replace('_', ' ')} against {chart.x.replace('_', ' ')}"
+    caption = f"{what[0].upper()}{what[1:]}; mean and 95 % interval of {seeds} seeds."
+    return [
+        Figure(name, paint, f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}.", caption, 3.2)
+    ]
+
+
+def _by_rank(chart: Chart, label: str, rows: Sequence[Row]) -> Line:
+    curves = [row["curve"] for row in rows if row["selected"] and row["method"] == label and row.get("curve")]
+    points: dict[float, Sample] = {}
+    for place in range(min((len(curve[chart.x]) for curve in curves), default=0)):
+        x = sum(curve[chart.x][place] for curve in curves) / len(curves)
+        points[x] = Sample({seed: curve[chart.metric][place] for seed, curve in enumerate(curves)})
+    return Line(label, points)
+
+
+def _picture(name: str) -> str | None:
+    """The picture of an experiment's data as a data: address, where the data is there."""
+    figure = picture_of(name)
+    if figure is None:
+        return None
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+# --- markdown
+
+
+def digits(value: float) -> str:
+    """A figure to be read beside others: four significant digits, nothing of nan.
+
+    >>> digits(0.98765), digits(12345.6), digits(float("nan"))
+    ('0.9877', '1.235e+04', '')
+    """
+    return "" if math.isnan(value) else f"{value:.4g}"
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """``RESULTS.md``: a summary, then a section an experiment."""
+    lines = [
+        "# Results",
+        "",
+        "Made from the rows in this folder by `anyorder report results`; nothing is typed by hand.",
+        "",
+    ]
+    lines += ["| experiment | scale | trials | seeds | hours | verdict |", "|---|---|---|---|---|---|"]
+    for s in sections:
+        verdict = {True: "holds", False: "does not hold in every part", None: "open"}[s.verdict]
+        lines.append(
+            f"| {s.experiment.name} | {s.scale} | {s.finished}/{s.planned} | {s.seeds} | {s.hours:.2f} | {verdict} |"
+        )
+    for s in sections:
+        lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
+        lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
+        lines[-1] += f"{s.hours:.2f} hours of one core."
+        if s.comparisons:
+            lines += ["", "| number | paper | ours | seeds | accepted | met |", "|---|---|---|---|---|---|"]
+            for c in s.comparisons:
+                met = {True: "yes", False: "no", None: ""}[c.met]
+                lines.append(f"| {c.what} | {c.paper} | {pm(c.ours, 4)} | {len(c.ours)} | {c.accepted} | {met} |")
+        if s.claims:
+            lines.append("")
+            marks = {True: "holds", False: "does not hold", None: "seen"}
+            lines += [f"- {marks[claim.holds]}: {claim.text}" for claim in s.claims]
+        if s.entries:
+            figure = s.experiment.headline
+            head = f"| method | where | chosen | {figure} | seeds | train loss | order gap | parameters | s |"
+            lines += ["", head, "|---|---|---|---|---|---|---|---|---|"]
+            for e in s.entries:
+                lines.append(
+                    f"| {e.method} | {e.cell} | {e.chosen} | {pm(e.figure, 4)} | {len(e.figure)} | "
+                    f"{digits(e.train_loss.mean)} | {digits(e.order_gap.mean)} | {e.parameters:,} | {e.seconds:.0f} |"
+                )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,215 @@
+"""Whether each claim holds on our rows: one function an experiment, numbers filled in from the rows alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from anyorder.paper.statistics import Claim, Sample, labels_for, sample_of
+from anyorder.paper.trials import Expected, Experiment, Row
+
+
+def claims_of(experiment: Experiment, rows: Sequence[Row]) -> list[Claim]:
+    """What the chosen settings' rows say: first the declared numbers, then the experiment's own questions."""
+    chosen = [row for row in rows if row["selected"]]
+    found = [claim for expected in experiment.expected for claim in _of_band(expected, chosen)]
+    own = VERDICTS.get(experiment.name)
+    return found + (own(chosen, rows) if own is not None and chosen else [])
+
+
+def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
+    ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
+    low, high = expected.band
+    if not len(ours) or (math.isinf(low) and math.isinf(high)) or (low, high) == (0.0, 1.0):
+        return []
+    place = ", ".join(f"{key} {value}" for key, value in expected.where.items())
+    asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
+    text = f"{expected.method}{f' ({place})' if place else ''}: {expected.metric} {pm(ours)}, asked for {asked}"
+    return [Claim(text, low <= ours.mean <= high)]
+
+
+def pm(sample: Sample, digits: int = 3) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{sample.mean:.{digits}f} ± {sample.sd:.{digits}f}"
+
+
+def difference(one: Sample, other: Sample, digits: int = 3) -> str:
+    """The paired difference with its 95 % interval."""
+    gap = one.minus(other)
+    return f"{gap.mean:+.{digits}f} (95 % interval {gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
+
+
+def _parity(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for cell in ("rnn", "gru"):
+        plain, sire = (sample_of(chosen, "accuracy", m, cell=cell, length=100) for m in ("plain", "sire"))
+        if len(plain) and len(sire):
+            found.append(Claim(f"{cell} at length 100: without penalty {pm(plain)}, with SIRE {pm(sire)}"))
+    return found
+
+
+def _sub_vs_sire(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    sire, sub, plain = (sample_of(chosen, "accuracy", method) for method in ("sire", "sub", "plain"))
+    found = []
+    if len(sire) and len(sub):
+        found.append(
+            Claim(
+                f"SIRE beats SUB, each at its best weight: {pm(sire)} against {pm(sub)}, paired difference "
+                f"{difference(sire, sub)}",
+                sire.minus(sub).low > 0,
+            )
+        )
+    if len(sire) and len(plain):
+        found.append(Claim(f"Both beat no penalty: {pm(plain)} without", sire.minus(plain).low > 0))
+    weights = sorted({row["setting"]["penalty_weight"] for row in rows if "penalty_weight" in row["setting"]})
+    better = []
+    for weight in weights:
+        one, other = (sample_of(rows, "accuracy", method, penalty_weight=weight) for method in ("sire", "sub"))
+        if len(one) and len(other):
+            better.append(f"{weight:g}: {one.mean:.3f} and {other.mean:.3f}")
+    if better:
+        found.append(Claim(f"Accuracy at equal weight, SIRE and SUB: {'; '.join(better)}"))
+    found += _equal_time(chosen)
+    return found
+
+
+def _equal_time(chosen: Sequence[Row]) -> list[Claim]:
+    """Validation accuracy of both when the one that finishes first has finished."""
+    curves = {
+        method: [row["curve"] for row in chosen if row["method"] == method and row.get("curve")]
+        for method in ("sire", "sub")
+    }
+    if not all(curves.values()):
+        return []
+    ends = {method: _mean([curve["seconds"][-1] for curve in found]) for method, found in curves.items()}
+    time = min(ends.values())
+    at = {method: _mean([_value_at(curve, time) for curve in found]) for method, found in curves.items()}
+    half = {method: _mean([_value_at(curve, time / 2) for curve in found]) for method, found in curves.items()}
+    return [
+        Claim(
+            f"At equal time: after {time:.0f} s of training, when the faster one ends, SIRE is at {at['sire']:.3f} and "
+            f"SUB at {at['sub']:.3f} on the validation sets; half-way there at {half['sire']:.3f} and "
+            f"{half['sub']:.3f}. A whole run takes {ends['sire']:.0f} s and {ends['sub']:.0f} s"
+        )
+    ]
+
+
+def _value_at(curve: dict[str, list[float]], time: float) -> float:
+    reached = [value for seconds, value in zip(curve["seconds"], curve["accuracy"], strict=True) if seconds <= time]
+    return reached[-1] if reached else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _labels(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for alphabet in sorted({row["setting"]["alphabet"] for row in chosen}):
+        methods = sorted({row["method"] for row in chosen if row["setting"]["alphabet"] == alphabet})
+        needed = {method: labels_for(chosen, method, 0.9, alphabet=alphabet) for method in methods}
+        text = "; ".join(f"{m} {'not reached' if v is None else f'{v:.0f}'}" for m, v in needed.items())
+        found.append(Claim(f"Labels needed for .9, numbers below {alphabet}: {text}"))
+        sire = needed.get("sire")
+        if sire is not None:
+            for other in ("plain", "pi-sgd", "deepsets"):
+                theirs = needed.get(other)
+                if theirs is not None:
+                    found.append(
+                        Claim(f"SIRE needs {theirs / sire:.1f} times fewer labels than {other}", theirs > sire)
+                    )
+                elif other in needed:
+                    most = max(r["setting"]["labels"] for r in chosen if r["method"] == other)
+                    found.append(Claim(f"SIRE needs at least {most / sire:.0f} times fewer labels than {other}", True))
+    return found
+
+
+def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for labels in sorted({row["setting"]["labels"] for row in chosen}):
+        for n in sorted({row["setting"]["n"] for row in chosen}):
+            plain, sire = (sample_of(chosen, "accuracy", m, n=n, labels=labels) for m in ("plain", "sire"))
+            if len(plain) and len(sire):
+                gap = sire.minus(plain)
+                text = f"n = {n}, {labels:,} samples: {pm(sire)} with the penalty, {pm(plain)} without"
+                found.append(Claim(f"{text}, paired difference {difference(sire, plain)}", gap.low > 0))
+    return found
+
+
+def _dial(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    mine = [row for row in chosen if row["method"] == "sire"]
+    weights = sorted({row["setting"]["penalty_weight"] for row in mine})
+    if not weights:
+        return []
+    points = {
+        w: (sample_of(mine, "accuracy", penalty_weight=w), sample_of(mine, "order_gap", penalty_weight=w))
+        for w in weights
+    }
+    best = max(points, key=lambda w: points[w][0].mean)
+    found = [
+        Claim(f"Best accuracy at weight {best:g}: {pm(points[best][0])} at an order gap of {points[best][1].mean:.2g}"),
+        Claim(
+            f"The order gap falls from {points[weights[0]][1].mean:.2g} at weight {weights[0]:g} to "
+            f"{points[weights[-1]][1].mean:.2g} at {weights[-1]:g}",
+            points[weights[-1]][1].mean < points[weights[0]][1].mean,
+        ),
+    ]
+    accuracy, gap, weight = (sample_of(chosen, m, "sire+budget") for m in ("accuracy", "order_gap", "final_weight"))
+    if len(accuracy):
+        found.append(
+            Claim(
+                f"InvarianceBudget ends at weight {weight.mean:.3g}, order gap {gap.mean:.2g}, accuracy {pm(accuracy)}"
+            )
+        )
+    return found
+
+
+def _lengths(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for cell in sorted({str(row["setting"].get("cell")) for row in chosen}):
+        errors = {
+            row["method"]: sample_of(chosen, "mae", row["method"], length=100, cell=row["setting"].get("cell"))
+            for row in chosen
+            if str(row["setting"].get("cell")) == cell
+        }
+        text = "; ".join(f"{method} {error.mean:.3g}" for method, error in sorted(errors.items()))
+        found.append(Claim(f"Mean error on 100 numbers after training on at most 10 ({cell}): {text}"))
+    return found
+
+
+def _by_n(metric: str, lower: bool) -> Callable[[Sequence[Row], Sequence[Row]], list[Claim]]:
+    def verdict(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+        found = []
+        for n in sorted({row["setting"]["n"] for row in chosen}):
+            here = {m: sample_of(chosen, metric, m, n=n) for m in sorted({row["method"] for row in chosen})}
+            here = {method: sample for method, sample in here.items() if len(sample)}
+            mine = [here[m] for m in ("sire", "sire+shuffle") if m in here]
+            theirs = {m: s for m, s in here.items() if not m.startswith("sire")}
+            if not mine or not theirs:
+                continue
+            sign = -1 if lower else 1
+            best = max(mine, key=lambda sample: sign * sample.mean)
+            beaten = [m for m, s in theirs.items() if sign * best.mean > sign * s.mean]
+            rest = "; ".join(f"{m} {s.mean:.3f}" for m, s in theirs.items())
+            found.append(
+                Claim(
+                    f"n = {n}: the better SIRE {pm(best)}; {rest}. Better than {', '.join(beaten) or 'none'}",
+                    len(beaten) == len(theirs),
+                )
+            )
+        return found
+
+    return verdict
+
+
+VERDICTS: dict[str, Callable[[Sequence[Row], Sequence[Row]], list[Claim]]] = {
+    "parity": _parity,
+    "sub-vs-sire": _sub_vs_sire,
+    "labels": _labels,
+    "half-range": _half_range,
+    "dial": _dial,
+    "lengths": _lengths,
+    "sum": _by_n("accuracy", lower=False),
+    "range": _by_n("accuracy", lower=False),
+    "variance": _by_n("rmse", lower=True),
+}

@@ -1,0 +1,66 @@
+"""A declared experiment that costs nothing: its figures are arithmetic of its setting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+from anyorder.paper.sweep import sweep
+from anyorder.paper.trials import Experiment, Plan, Trial, grid
+
+
+def run(trial: Trial, data: object, workdir: Path) -> list[dict]:
+    mark = Path(trial.setting.get("pids", workdir)) / str(os.getpid())  # "trials run in this process"
+    mark.touch()
+    time.sleep(trial.setting.get("sleep", 0.0))
+    mark.unlink()
+    if trial.setting.get("raises") == trial.seed:
+        raise RuntimeError("seed 1 does not like it")
+    if trial.setting.get("dies") == trial.seed and not (workdir / "died").exists():
+        (workdir / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    weight = trial.setting["weight"]
+    loss = (weight - 3) ** 2 + 0.01 * trial.seed
+    return [
+        {
+            "setting": {"length": length},
+            "validation": {"loss": loss},
+            "metrics": {"accuracy": 1.0 / (1.0 + loss) / length},
+            "parameters": 10,
+        }
+        for length in (1, 2)
+    ]
+
+
+def report_threads(trial: Trial, data: object, workdir: Path) -> list[dict]:
+    return [{**run(trial, data, workdir)[0], "metrics": {"threads": torch.get_num_threads()}}]
+
+
+def toy(name: str = "toy", **fixed: object) -> Experiment:
+    """Method "a" chooses among four weights (3 is best), "b" has one; two sizes; three seeds."""
+    plan = Plan(
+        methods={"a": grid(weight=[1.0, 2.0, 3.0, 5.0]), "b": grid(weight=[2.5])},
+        over={"n": [5, 10]},
+        fixed=fixed,
+        seeds=3,
+        seconds=2.0,
+    )
+    two_stage = Plan(plan.methods, plan.over, plan.fixed, seeds=3, tune_on={"n": 5}, tune_seeds=1, seconds=2.0)
+    return Experiment(
+        name=name, claim="", choices="", run=run, plans={"smoke": plan, "laptop": two_stage}, select="loss"
+    )
+
+
+def sweep_slowly(out: Path, home: Path) -> None:
+    """A sweep that takes long enough to be killed in the middle."""
+    os.environ["ANYORDER_HOME"] = str(home)
+    sweep(toy(sleep=0.1), "smoke", out=out, jobs=2)
+
+
+def sweep_on_ray(out: str, address: str, pids: str) -> None:
+    """24 trials on a Ray cluster; each notes its process in the folder ``pids`` while it runs."""
+    sweep(toy(sleep=0.3, pids=pids), "smoke", out=out, engine="ray", address=address, only=["a"])
