@@ -82,6 +82,8 @@ def train_table(
     _check_settings(settings)
     if run.first_process:
         run.check(resume, force)
+    else:
+        say, progress = _silent, False
     learnt = learn_table(table, **columns, progress=progress)
     say(_found(learnt))
     further = None
@@ -248,6 +250,10 @@ class _Run:
 
     def end(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _silent(words: str) -> None:
+    """What the other processes of one training say."""
 
 
 def _labels(table: Table) -> Any:
