@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import resource
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +254,12 @@ def test_a_snapshot_with_the_wrong_state_is_refused():
     )
     with pytest.raises(InputError, match=r"does not fit this model: state_0 must have shape \[1, 6\]"):
         ao.Stream.restore(model, forged)
+
+
+def test_the_page_on_streaming_runs():
+    page = Path(__file__).parent.parent / "docs" / "streaming.md"
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
