@@ -11,6 +11,7 @@ from anyorder.models import DeepSets, RecurrentSetModel
 from anyorder.paper import generated, pictures, real_runs
 from anyorder.paper.datasets import Dataset
 from anyorder.paper.real_experiments import BAGS, ECG, POINTCLOUD, REAL_EXPERIMENTS
+from anyorder.paper.real_verdicts import REAL_VERDICTS
 from anyorder.paper.trials import Trial
 from anyorder.tables import SetData
 
@@ -195,6 +196,29 @@ def test_pictures_show_the_data(tmp_path, monkeypatch):
     assert len(pictures.clouds_figure(generated.clouds(30)).axes) == 3
     pictures.bags_figure(generated.bags()).savefig(tmp_path / "bags.png")
     assert (tmp_path / "bags.png").stat().st_size > 2000
+
+
+def row(method, seed, accuracy, weight=None, selected=True, **setting):
+    metrics = {"accuracy": accuracy, "macro_f1": accuracy / 2, "order_gap": 0.1}
+    given = {"labels": 0.1, **setting, **({} if weight is None else {"penalty_weight": weight})}
+    return {"method": method, "seed": seed, "setting": given, "metrics": metrics, "selected": selected}
+
+
+@pytest.mark.parametrize(("gain", "holds"), [(0.05, True), (0.0, False), (-0.05, False)])
+def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, holds):
+    plain = [row("plain", s, 0.8 + 0.02 * s) for s in range(5)]
+    sire = [row("sire", s, 0.8 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=10.0) for s in range(5)]
+    other = [row("sire", s, 0.5, weight=1.0, selected=False) for s in range(5)]
+    beside = [row("deepsets", s, 0.7) for s in range(5)]
+    rows = [*plain, *sire, *other, *beside]
+    claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
+    assert [claim.holds for claim in claims] == [holds, None, None]
+    assert "10 % of the labels: sire has accuracy" in claims[0].text
+    assert f"paired difference {gain:+.3f}" in claims[0].text
+    assert "deepsets 0.700" in claims[1].text
+    assert claims[2].text.endswith("best at 10")
+    assert len(REAL_VERDICTS["ecg"]([r for r in rows if r["selected"]], rows)) == 5
+    assert REAL_VERDICTS["activity"](plain, plain) == []
 
 
 def test_the_experiments_are_registered():

@@ -14,7 +14,7 @@ from typing import Any
 from anyorder.paper import datasets, generated
 from anyorder.paper.datasets import Dataset
 from anyorder.paper.real_runs import run_folds, run_split
-from anyorder.paper.trials import Expected, Experiment, Plan, Trial, grid
+from anyorder.paper.trials import Chart, Expected, Experiment, Plan, Trial, grid
 
 WEIGHTS = [1.0, 10.0, 100.0]
 RATES = [0.01, 0.03, 0.1]
@@ -31,6 +31,12 @@ SIGNAL_METHODS = {
     "pi-sgd": grid(learning_rate=RATES),
     "sire-prefix-8": grid(window=[8], penalty_weight=WEIGHTS),
 }
+SIGNAL_CHARTS = [
+    Chart("labels", log=True),
+    Chart("penalty_weight", split="labels", every=True, log=True),
+    Chart("penalty_weight", "order_gap", split="labels", every=True, log=True),
+]
+CURVES = [Chart("epoch", "validation", curve=True), Chart("epoch", "gap", curve=True)]
 _PROTOCOL = (
     "A fifth of the training part is held out for validation{by}, anew for each seed; the setting with the best mean "
     "validation accuracy over seeds is chosen, and the test part is read once. Each method has three candidates: "
@@ -99,6 +105,7 @@ ECG = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load, smoke=generated.beats, real=datasets.ecg5000),
+    charts=[*SIGNAL_CHARTS, Chart("penalty_weight", "macro_f1", split="labels", every=True, log=True)],
 )
 
 _activity = Plan(
@@ -137,6 +144,7 @@ ACTIVITY = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load, smoke=generated.windows, real=datasets.hapt),
+    charts=SIGNAL_CHARTS,
 )
 
 
@@ -188,6 +196,7 @@ BAGS = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load, smoke=_generated_bags, real=_real_bags),
+    charts=[Chart("penalty_weight", by=["data"], split="labels", every=True, log=True)],
 )
 
 
@@ -265,6 +274,7 @@ POINTCLOUD = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load_clouds, sizes=(100,)),
+    charts=CURVES,
     expected=[
         Expected("sire", "accuracy", {"points": 100}, paper=0.835, band=(0.835, 1.0)),
         Expected("deepsets", "accuracy", {"points": 100}, paper=0.825, band=(0.815, 1.0)),
@@ -291,6 +301,7 @@ POINTCLOUD_1000 = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load_clouds, sizes=(1000,)),
+    charts=CURVES,
     expected=[
         Expected("sire", "accuracy", {"points": 1000}, paper=0.878),
         Expected("deepsets", "accuracy", {"points": 1000}, paper=0.872),
@@ -401,6 +412,7 @@ PERTURBED_MNIST = Experiment(
     select="accuracy",
     maximize=True,
     data=partial(load, smoke=_small_digits, real=_real_digits),
+    charts=CURVES,
     expected=[
         Expected("sire-prefix-1", "accuracy", paper=0.977, band=(0.977, 1.0)),
         Expected("plain", "accuracy", paper=0.833),

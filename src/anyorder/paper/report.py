@@ -17,10 +17,10 @@ from anyorder._checks import InputError
 from anyorder.audit_page import Figure, render
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
-from anyorder.paper.statistics import Claim, Sample, sample_of
+from anyorder.paper.statistics import Claim, Sample, pm, sample_of
 from anyorder.paper.sweep import read_rows, rows_path
 from anyorder.paper.trials import Chart, Experiment, Row
-from anyorder.paper.verdicts import claims_of, pm
+from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]

@@ -60,6 +60,17 @@ class Sample:
         return Sample({seed: v - other.values[seed] for seed, v in self.values.items() if seed in other.values})
 
 
+def pm(sample: Sample, digits: int = 3) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{sample.mean:.{digits}f} ± {sample.sd:.{digits}f}"
+
+
+def difference(one: Sample, other: Sample, digits: int = 3) -> str:
+    """The paired difference with its 95 % interval."""
+    gap = one.minus(other)
+    return f"{gap.mean:+.{digits}f} (95 % interval {gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
+
+
 @dataclass(frozen=True)
 class Claim:
     """A sentence with its numbers, and whether it holds: None where that is not for the numbers to say."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from anyorder.paper.statistics import Claim, Sample, labels_for, sample_of
+from anyorder.paper.real_verdicts import REAL_VERDICTS
+from anyorder.paper.statistics import Claim, difference, labels_for, pm, sample_of
 from anyorder.paper.trials import Expected, Experiment, Row
 
 
@@ -26,17 +27,6 @@ def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
     asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
     text = f"{expected.method}{f' ({place})' if place else ''}: {expected.metric} {pm(ours)}, asked for {asked}"
     return [Claim(text, low <= ours.mean <= high)]
-
-
-def pm(sample: Sample, digits: int = 3) -> str:
-    """Mean ± standard deviation over seeds."""
-    return f"{sample.mean:.{digits}f} ± {sample.sd:.{digits}f}"
-
-
-def difference(one: Sample, other: Sample, digits: int = 3) -> str:
-    """The paired difference with its 95 % interval."""
-    gap = one.minus(other)
-    return f"{gap.mean:+.{digits}f} (95 % interval {gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
 
 
 def _parity(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
@@ -212,4 +202,5 @@ VERDICTS: dict[str, Callable[[Sequence[Row], Sequence[Row]], list[Claim]]] = {
     "sum": _by_n("accuracy", lower=False),
     "range": _by_n("accuracy", lower=False),
     "variance": _by_n("rmse", lower=True),
+    **REAL_VERDICTS,
 }
