@@ -1,0 +1,186 @@
+"""Reports: intervals, verdicts and pages from rows whose figures are known."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from anyorder import InputError
+from anyorder.paper.experiments import EXPERIMENTS
+from anyorder.paper.report import default_charts, lines_of, section_of, write_report
+from anyorder.paper.statistics import Sample, labels_for
+from anyorder.paper.sweep import run_trial, write_rows
+from anyorder.paper.trials import Chart
+from anyorder.paper.verdicts import claims_of
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "home"))
+
+
+def rows_of(name, accuracy, scale="laptop", keep=lambda trial: True):
+    """Rows of every trial of an experiment; ``accuracy(trial, length)`` stands in for training."""
+    experiment = EXPERIMENTS[name]
+
+    def run(trial, data, workdir):
+        lengths = trial.setting.get("lengths") or [trial.setting.get("n")]
+        curve = {"epoch": [1, 2], "seconds": [5.0, 10.0], "loss": [2.0, 1.0], "accuracy": [0.4, 0.8]}
+        return [
+            {
+                "setting": {"length": length},
+                "validation": {"loss": 1 - accuracy(trial, length)},
+                "metrics": {
+                    "accuracy": accuracy(trial, length) + 0.001 * trial.seed,
+                    "train_loss": 0.1,
+                    "order_gap": 0.2,
+                    "mae": 1.0,
+                },
+                "parameters": 123,
+                **({"curve": curve} if trial.setting.get("curve") else {}),
+            }
+            for length in lengths
+        ]
+
+    rows = []
+    while new := [t for t in experiment.trials(scale, rows) if keep(t) and t.key not in {r["trial"] for r in rows}]:
+        rows += [row for trial in new for row in run_trial(run, trial)]
+    return experiment.with_selection(rows, scale)
+
+
+def by_weight(trial, length):
+    """SIRE is best at weight 10 with .98, SUB at 1 with .96, no penalty .5."""
+    if trial.method == "plain":
+        return 0.5
+    best, top = (10.0, 0.98) if trial.method == "sire" else (1.0, 0.96)
+    return top - 0.05 * abs(math.log10(trial.setting["penalty_weight"] / best))
+
+
+# --- statistics
+
+
+def test_the_interval_is_students():
+    sample = Sample({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0})
+    assert sample.sd == pytest.approx(math.sqrt(2.5))
+    assert sample.half_width == pytest.approx(2.7764 * math.sqrt(2.5 / 5), rel=1e-4)
+    assert math.isnan(Sample({0: 1.0}).half_width)
+
+
+def test_differences_are_paired_by_seed():
+    one, other = Sample({0: 1.0, 1: 5.0, 2: 9.0}), Sample({1: 4.0, 2: 8.0, 0: 0.5, 7: 3.0})
+    assert one.minus(other).values == {0: 0.5, 1: 1.0, 2: 1.0}
+
+
+def test_labels_needed_lies_between_the_measured_numbers_on_a_logarithmic_axis():
+    reached = {50: 0.5, 100: 0.8, 200: 1.0, 500: 1.0}
+    rows = [
+        {"method": "sire", "setting": {"labels": k}, "seed": 0, "metrics": {"accuracy": v}} for k, v in reached.items()
+    ]
+    assert labels_for(rows, "sire", 0.9) == pytest.approx(math.sqrt(100 * 200))
+    assert labels_for(rows, "sire", 0.4) == 50
+    assert labels_for(rows[:2], "sire", 0.9) is None
+
+
+# --- verdicts
+
+
+def test_claims_hold_or_do_not_by_the_numbers():
+    experiment = EXPERIMENTS["sub-vs-sire"]
+    claims = claims_of(experiment, rows_of("sub-vs-sire", by_weight))
+    texts = {claim.text: claim.holds for claim in claims}
+    assert texts["sire: accuracy 0.982 ± 0.002, asked for at least 0.95"] is True
+    (verdict,) = [claim for claim in claims if claim.text.startswith("SIRE beats SUB")]
+    assert verdict.holds is True
+    assert "0.982 ± 0.002 against 0.962 ± 0.002, paired difference +0.020" in verdict.text
+    worse = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9 * by_weight(trial, n)))
+    assert next(claim for claim in worse if claim.text.startswith("sire: accuracy")).holds is False
+    level = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9))
+    assert next(claim for claim in level if claim.text.startswith("SIRE beats SUB")).holds is False
+
+
+def test_equal_weight_and_equal_time_are_compared():
+    texts = " ".join(claim.text for claim in claims_of(EXPERIMENTS["sub-vs-sire"], rows_of("sub-vs-sire", by_weight)))
+    assert "10: 0.982 and 0.912" in texts
+    assert "after 10 s of training, when the faster one ends, SIRE is at 0.800 and SUB at 0.800" in texts
+
+
+@pytest.mark.parametrize("name", ["labels", "half-range", "dial", "lengths", "sum"])
+def test_every_experiment_has_a_verdict_and_figures(name):
+    section = section_of(EXPERIMENTS[name], "smoke", rows_of(name, lambda trial, n: 0.9, "smoke"))
+    assert section.finished == section.planned
+    assert section.claims
+    assert section.entries
+    assert section.figures
+
+
+def test_no_verdict_while_trials_are_missing():
+    experiment = EXPERIMENTS["sub-vs-sire"]
+    rows = rows_of("sub-vs-sire", by_weight, keep=lambda trial: trial.method != "sub")
+    section = section_of(experiment, "laptop", experiment.with_selection(rows, "laptop"))
+    assert section.finished < section.planned
+    assert section.verdict is None
+    assert {entry.method for entry in section.entries} == {"plain", "sire"}
+
+
+# --- figures and pages
+
+
+def test_lines_go_through_the_means_and_methods_without_the_setting_are_level():
+    rows = rows_of("sub-vs-sire", by_weight)
+    lines = {line.label: line for line in lines_of(Chart("penalty_weight", every=True), rows)}
+    assert lines["sire"].points[10.0].mean == pytest.approx(0.982)
+    assert len(lines["sire"].points) == 7
+    assert [math.isnan(x) for x in lines["plain"].points] == [True]
+
+
+def test_an_experiment_without_charts_gets_those_its_plan_suggests():
+    charts = default_charts(EXPERIMENTS["half-range"], "laptop")
+    assert [(chart.x, chart.every) for chart in charts] == [("n", False), ("labels", False), ("penalty_weight", True)]
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.links, self.addresses = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"][1:]] if tag == "a" and found["href"].startswith("#") else []
+        self.addresses += [found[key] for key in ("src", "href") if found.get(key, "#")[0] != "#"]
+
+
+def test_the_pages_say_what_the_rows_say_and_nothing_is_fetched(tmp_path):
+    rows = rows_of("sub-vs-sire", by_weight)
+    write_rows(tmp_path / "sub-vs-sire.jsonl", rows)
+    write_rows(tmp_path / "parity.jsonl", rows_of("parity", lambda trial, n: 1.0))
+    text, page = (path.read_text() for path in write_report(tmp_path))
+    assert "| sire: accuracy | 0.792 (0.09) | 0.9820 ± 0.0016 | 5 | 0.95 to 1 | yes |" in text
+    assert "| sire |  | penalty weight 10 | 0.9820 ± 0.0016 | 5 | 0.1 | 0.2 | 123 |" in text
+    hours = sum({row["trial"]: row["seconds"] for row in rows}.values()) / 3600
+    assert f"`anyorder reproduce sub-vs-sire --scale laptop`: 105 of 105 trials, {hours:.2f} hours" in text
+    found = Page(page)
+    assert found.tags.count("svg") >= 6  # three cells of parity, three figures of sub-vs-sire
+    assert len(found.ids) == len(set(found.ids))
+    assert set(found.links) <= set(found.ids)
+    assert all(address.startswith("data:") for address in found.addresses)
+    assert "does not hold" in page  # DeepSets was asked to fail at parity, and here it does not
+    assert re.search(r"0\.9820 ± 0\.0016", page)
+
+
+def test_the_same_rows_make_the_same_pages(tmp_path):
+    write_rows(tmp_path / "sub-vs-sire.jsonl", rows_of("sub-vs-sire", by_weight))
+    first = [path.read_text() for path in write_report(tmp_path)]
+    assert first == [path.read_text() for path in write_report(tmp_path)]
+
+
+def test_a_folder_without_rows_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no rows of a known experiment"):
+        write_report(tmp_path)
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        write_report(tmp_path / "nowhere")
