@@ -1,0 +1,106 @@
+"""Sweeps on a real Ray cluster: a head without processors and two workers of one each, all on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import toy_experiment
+from anyorder.paper.sweep import read_rows, sweep
+from anyorder.paper.trials import Experiment, Plan, grid
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        nodes.add_node(num_cpus=1)
+    yield nodes.address
+    nodes.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "home"))
+
+
+def figures(rows):
+    """What must not depend on where a trial ran."""
+    return sorted(str({k: v for k, v in row.items() if k not in ("seconds", "versions")}) for row in rows)
+
+
+def start_driver(out: Path, address: str, pids: Path) -> subprocess.Popen:
+    call = "import sys, toy_experiment; toy_experiment.sweep_on_ray(*sys.argv[1:])"
+    command = [sys.executable, "-c", call, str(out), address, str(pids)]
+    return subprocess.Popen(command, cwd=Path(__file__).parent)
+
+
+def wait_for_trials(driver: subprocess.Popen, path: Path, number: int) -> None:
+    deadline = time.monotonic() + 180
+    while len({row["trial"] for row in read_rows(path)}) < number:
+        assert driver.poll() is None, "the driver ended early"
+        assert time.monotonic() < deadline, "no progress"
+        time.sleep(0.02)
+
+
+def test_a_killed_worker_and_a_killed_driver_cost_no_row_and_repeat_none(cluster, tmp_path):
+    path, pids = tmp_path / "ray" / "toy.jsonl", tmp_path / "pids"
+    pids.mkdir()
+    driver = start_driver(path.parent, cluster, pids)
+    wait_for_trials(driver, path, 4)
+    while not (running := list(pids.iterdir())):
+        time.sleep(0.01)
+    os.kill(int(running[0].name), signal.SIGKILL)  # the worker, in the middle of a trial
+    wait_for_trials(driver, path, 12)
+    driver.kill()
+    driver.wait()
+    before = read_rows(path)
+    assert len({row["trial"] for row in before}) < 24
+    assert start_driver(path.parent, cluster, pids).wait(timeout=180) == 0
+    rows = read_rows(path)
+    assert {row["trial"]: row["seconds"] for row in before}.items() <= {r["trial"]: r["seconds"] for r in rows}.items()
+    assert len({row["trial"] for row in rows}) == 24
+    assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows) == 48
+    local = sweep(toy_experiment.toy(sleep=0.3, pids=str(pids)), "smoke", out=tmp_path / "local", jobs=2, only=["a"])
+    assert figures(rows) == figures(local)
+
+
+OWN_TRIALS = """
+def run(trial, data, workdir):
+    return [{"validation": {"loss": 0.0}, "metrics": {"answer": data["answer"] * factor()}, "parameters": 0}]
+
+def factor():
+    return 2
+
+def load(scale):
+    import pathlib
+    file = pathlib.Path(FILE)
+    answer = int(file.read_text())
+    file.unlink()
+    return {"answer": answer}
+"""
+
+
+def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
+    (tmp_path / "data.txt").write_text("21")
+    source = tmp_path / "own_trials.py"
+    source.write_text(OWN_TRIALS.replace("FILE", repr(str(tmp_path / "data.txt"))))
+    spec = importlib.util.spec_from_file_location("own_trials", source)
+    own = importlib.util.module_from_spec(spec)
+    sys.modules["own_trials"] = own
+    spec.loader.exec_module(own)
+    source.unlink()
+    plan = Plan(methods={"mine": grid(weight=[1.0, 2.0])}, seeds=1)
+    experiment = Experiment("own", "", "", run=own.run, plans={"smoke": plan}, data=own.load)
+    rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
+    assert [row["metrics"]["answer"] for row in rows] == [42, 42]
+    assert not (tmp_path / "data.txt").exists()
