@@ -67,7 +67,7 @@ def _recurrent_cost(per_step: float) -> Callable[[Trial], float]:
         factor = {"plain": 1.0, "deepsets": 0.15, "pi-sgd": 1.3, "sire": 1.7, "sire+shuffle": 1.8}.get(
             trial.method, 1.2
         )
-        return 1.0 + per_step / 1000 * trial.setting["steps"] * factor
+        return 1.0 + per_step / 1000 * trial.setting["steps"] * factor.get(trial.method, 1.15)
 
     return cost
 
@@ -87,7 +87,7 @@ _ecg = Plan(
     },
     methods=SIGNAL_METHODS,
     seeds=5,
-    seconds=_recurrent_cost(35.0),
+    seconds=_recurrent_cost(32.0),
 )
 ECG = Experiment(
     name="ecg",
@@ -126,7 +126,7 @@ _activity = Plan(
         "pi-sgd": grid(learning_rate=[0.003, 0.01, 0.03]),
     },
     seeds=5,
-    seconds=_recurrent_cost(40.0),
+    seconds=_recurrent_cost(37.0),
 )
 ACTIVITY = Experiment(
     name="activity",
@@ -213,7 +213,7 @@ def load_clouds(scale: str, *, sizes: tuple[int, ...]) -> dict[str, Dataset]:
 
 def _cloud_seconds(trial: Trial, shapes: int) -> float:
     """Measured: milliseconds a cloud of 100 points in training, growing with the points."""
-    per_cloud = {"deepsets": 2.4, "plain": 4.0, "pi-sgd": 4.2, "set-transformer": 5.0}.get(trial.method, 5.5)
+    per_cloud = {"deepsets": 2.2, "plain": 6.1, "pi-sgd": 6.6, "set-transformer": 4.0}.get(trial.method, 10.0)
     return per_cloud / 1000 * shapes * trial.setting["points"] / 100 * trial.setting["epochs"]
 
 
@@ -345,7 +345,7 @@ _digits = Plan(
     },
     methods=_DIGIT_METHODS,
     seeds=5,
-    seconds=_recurrent_cost(25.0),
+    seconds=_recurrent_cost(24.0),
 )
 DIGITS = Experiment(
     name="perturbed-digits",
@@ -382,7 +382,7 @@ _mnist = Plan(
         "sire-prefix-9": [{"window": 9, "penalty_weight": 30.0}],
     },
     seeds=1,
-    seconds=lambda trial: trial.setting["epochs"] * (60.0 if trial.method.startswith("cnn") else 560.0),
+    seconds=lambda trial: trial.setting["epochs"] * (50.0 if trial.method.startswith("cnn") else 450.0),
 )
 PERTURBED_MNIST = Experiment(
     name="perturbed-mnist",
