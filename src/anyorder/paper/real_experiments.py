@@ -64,10 +64,8 @@ def _recurrent_cost(per_step: float) -> Callable[[Trial], float]:
     """Seconds of a trial: milliseconds a plain step, times what the method adds to one."""
 
     def cost(trial: Trial) -> float:
-        factor = {"plain": 1.0, "deepsets": 0.15, "pi-sgd": 1.3, "sire": 1.7, "sire+shuffle": 1.8}.get(
-            trial.method, 1.2
-        )
-        return 1.0 + per_step / 1000 * trial.setting["steps"] * factor.get(trial.method, 1.15)
+        factor = {"plain": 1.0, "deepsets": 0.13, "cnn": 0.3, "pi-sgd": 1.2, "sire": 2.6, "sire+shuffle": 2.7}
+        return 1.5 + per_step / 1000 * trial.setting["steps"] * factor.get(trial.method, 1.15)
 
     return cost
 
