@@ -194,13 +194,14 @@ def test_lengths_0_and_1_and_batches_of_nothing_but_empty_sets(name, row):
 
 @pytest.mark.parametrize(("name", "row"), [case for case in CASES if case.values[1].invariant])
 @given(seed=st.integers(0, 1000), size=st.integers(2, 9))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, derandomize=True)
 def test_invariant_models_ignore_order(name, row, seed, size):
     torch.manual_seed(0)
     model = build(name, row).eval()
     elements = draw(row, 1, size, seed=seed)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-    torch.testing.assert_close(model(elements[:, order]), model(elements), rtol=0, atol=1e-5)
+    # 1e-6 of the value: a sum of hundreds of tuples is rounded that much in float32
+    torch.testing.assert_close(model(elements[:, order]), model(elements), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "row"), [case for case in CASES if not case.values[1].invariant])
