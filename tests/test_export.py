@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -12,8 +13,6 @@ import anyorder as ao
 from anyorder import InputError, export
 from anyorder.export import export_onnx
 from anyorder.recurrence import tree_leaves
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 FORMS = {
     "gru": lambda: ao.RecurrentSetModel(3, 2, hidden=8, dropout=0.5),
@@ -31,7 +30,7 @@ def randomised(form):
     return model
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "rnn"])  # the rnn is in the next test
 def test_the_graphs_alone_give_what_the_model_gives(tmp_path, form):
     model = randomised(form).train()
     step_path, readout_path, gap = export_onnx(model, tmp_path / "m.onnx", details={"classes": ["a", "b"]})

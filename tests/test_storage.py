@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,6 +227,35 @@ def test_double_precision_and_what_is_kept_beside_the_weights_come_back(tmp_path
     config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
     assert config["anyorder_version"] == ao.__version__
     assert config["model"]["name"] == "recurrent"
+
+
+def test_a_folder_of_format_1_keeps_loading():
+    """Written once by anyorder 0.1.0 and kept: a later version must read it, or say what to do."""
+    saved = storage.open_model(Path(__file__).parent / "data" / "model-format-1")
+    assert saved.preprocessing == {"note": "kept"}
+    assert saved.classes == saved.estimator.classes_.tolist() == ["a", "b"]
+    assert saved.estimator.model_ is saved.model
+    probabilities = saved.estimator.predict_proba([[[1.0, 2.0]], [[3.0, 4.0], [0.5, -1.0]]])
+    expected = [[0.46601978, 0.53398019], [0.46204591, 0.53795409]]
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+
+
+def test_an_estimator_comes_back_fitted(tmp_path):
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(int(n), 2)) for n in rng.integers(1, 5, size=30)]
+    y = 100 + 10 * np.array([x.sum() for x in X])
+    regressor = ao.SetRegressor(model_options={"hidden": 4}, epochs=3, penalty=ao.SUB(), random_state=0).fit(X, y)
+    ao.save(regressor, tmp_path / "m")
+    again = ao.load(tmp_path / "m")
+    assert np.array_equal(again.predict(X), regressor.predict(X))
+    assert again.get_params()["penalty"] == ao.SUB()
+    stream = ao.Stream(again.model_)
+    stream.update(X[0])
+    assert stream.value().item() == pytest.approx(regressor.predict(X[:1])[0], abs=1e-4)
+    for damaged in ({"parameters": {"exec": 1}, "fitted": {}}, {}):
+        edit(estimator__details=damaged)(tmp_path / "m")
+        with pytest.raises(InputError, match="its estimator cannot be rebuilt"):
+            ao.load(tmp_path / "m")
 
 
 def test_saving_again_replaces_a_model_but_never_other_files(tmp_path):

@@ -337,6 +337,31 @@ def test_bad_tables_give_one_clear_line(tmp_path, name, rows, options, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_spreadsheets_write_is_read(tmp_path):
+    text = '\ufeffvisit,note,dose\r\na,"two\nlines, a comma",1\r\nb,x, 2.5 \r\n\r\n'
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    table = learn_table(tmp_path / "t.csv", set_id="visit")
+    assert table.set_ids.to_pylist() == ["a", "b"]
+    assert [f.categories for f in table.schema.features] == [("two\nlines, a comma", "x"), ()]
+    assert table.schema.features[1].mean == 1.75
+
+
+def test_the_kinds_of_columns_pandas_has_are_read(tmp_path):
+    rows = frame(
+        visit=pd.Categorical(["b", "a", "b", "a", "c", "b"]),
+        dose=pd.array([1, None, 3, 4, 5, 6], dtype="Int64"),
+        grave=pd.array([True, False, False, True, True, False], dtype="boolean"),
+    )
+    rows.to_parquet(tmp_path / "t.parquet")
+    table = learn_table(tmp_path / "t.parquet", set_id="visit", target="outcome", missing="mean")
+    assert table.set_ids.to_pylist() == ["b", "a", "c"]
+    assert [f.kind for f in table.schema.features] == ["number", "number", "category", "number"]
+    assert table.data.elements[3, 1] == 0
+    assert torch.equal(
+        table.data.elements, learn_table(rows, set_id="visit", target="outcome", missing="mean").data.elements
+    )
+
+
 def test_a_text_with_too_many_values_is_refused():
     rows = pd.DataFrame({"s": [0, 1] * 600, "who": [f"n{i}" for i in range(1200)], "y": [0.5] * 1200})
     with pytest.raises(InputError, match="text with 1200 different values, more than 1000"):
