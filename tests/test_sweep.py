@@ -165,7 +165,7 @@ def test_a_trial_that_raises_is_reported_and_the_rest_goes_on(tmp_path):
     )  # fmt: skip
     assert {problem for seed, problem in problems if seed == 1} == {"RuntimeError: seed 1 does not like it"}
     assert {row["seed"] for row in rows} == {0, 2}
-    assert not any(row["selected"] for row in rows)
+    assert not any(row["selected"] for row in rows if row["method"] == "a")  # its search has gaps
 
 
 def test_a_process_that_dies_costs_its_trial_only_which_is_tried_again(tmp_path):

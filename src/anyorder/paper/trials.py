@@ -159,7 +159,7 @@ class Experiment:
         plan = self.plan(scale)
         methods = list(plan.methods) if only is None else [one_of("only", name, plan.methods) for name in only]
         wanted: dict[str, Trial] = {}
-        for cell in plan.cells():  # outermost, so that cells are complete one after the other
+        for cell in plan.cells():
             for method in methods:
                 named = [trial for runs in self._search(scale, method, cell, seeds) for trial in runs]
                 choice = self.choice(scale, method, cell, rows, seeds=seeds)
@@ -168,7 +168,9 @@ class Experiment:
                 if choice is not None:
                     named += self._runs(scale, method, cell, choice, self._seeds(scale, seeds))
                 wanted.update((trial.key, trial) for trial in named if trial.key not in wanted)
-        return list(wanted.values())
+        return sorted(
+            wanted.values(), key=lambda trial: trial.seed
+        )  # what is cut short has fewer seeds, not fewer cells
 
     def choice(
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
@@ -189,19 +191,15 @@ class Experiment:
     def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
 
-        A choice is marked once its whole search and all its own runs in that cell are finished.
+        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come.
         """
-        done = {row["trial"] for row in rows}
-        asked = self._seeds(scale, seeds)
-        most = max([asked, *(row["seed"] + 1 for row in rows)])
+        most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
         for method in self.plan(scale).methods:
             for cell in self.plan(scale).cells():
                 choice = self.choice(scale, method, cell, rows, seeds=seeds)
                 if choice is not None:
-                    keys = [trial.key for trial in self._runs(scale, method, cell, choice, most)]
-                    if done.issuperset(keys[:asked]):
-                        chosen.update(keys)
+                    chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
 
     def estimated_seconds(self, trials: Sequence[Trial]) -> float:

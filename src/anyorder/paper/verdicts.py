@@ -31,7 +31,7 @@ def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
 
 def _parity(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found = []
-    for cell in ("rnn", "gru"):
+    for cell in ("relu-rnn", "rnn", "gru"):
         plain, sire = (sample_of(chosen, "accuracy", m, cell=cell, length=100) for m in ("plain", "sire"))
         if len(plain) and len(sire):
             found.append(Claim(f"{cell} at length 100: without penalty {pm(plain)}, with SIRE {pm(sire)}"))
