@@ -246,16 +246,31 @@ def report(folder: str = typer.Argument("results", help="The folder that holds t
 
 
 def main() -> None:
-    """Run the command line; input errors become one line on stderr and exit status 2."""
+    """Run the command line; what the user got wrong becomes one line on stderr and exit status 2."""
     try:
-        app(standalone_mode=True)
-    except (ValueError, TypeError, OSError) as error:
-        from anyorder._checks import InputError, InputTypeError
-
-        if not isinstance(error, (InputError, InputTypeError, OSError)):
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)  # interrupted from the keyboard
+    except Exception as error:
+        message = _fault_of_the_user(error)
+        if message is None:
             raise
-        print(f"anyorder: {' '.join(str(error).split())}", file=sys.stderr)
+        if message:
+            print(f"anyorder: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fault_of_the_user(error: Exception) -> str | None:
+    """What to tell the user; "" if help has been printed already, None if the fault is ours."""
+    from anyorder._checks import InputError, InputTypeError
+
+    if isinstance(error, (InputError, InputTypeError, OSError)):
+        return str(error)
+    if hasattr(error, "format_message"):  # a word on the command line that typer does not know, or misses
+        said = error.format_message()
+        return f"{said} (anyorder --help lists the commands, anyorder COMMAND --help its options)" if said else ""
+    return None
 
 
 if __name__ == "__main__":
