@@ -50,7 +50,7 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
 
 def _as_set(array: Any, index: int) -> Tensor:
     try:
-        tensor = array if isinstance(array, Tensor) else torch.as_tensor(np.require(array, requirements="CW"))
+        tensor = array if isinstance(array, Tensor) else torch.as_tensor(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"array {index} is not an array of numbers [n, D]: {error}") from None
     if tensor.dim() == 1:

@@ -164,7 +164,7 @@ def _flat(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
 
 def _flat_block(block: Any) -> tuple[Tensor, Tensor]:
     try:
-        block = block if isinstance(block, Tensor) else torch.as_tensor(np.require(block, requirements="CW"))
+        block = block if isinstance(block, Tensor) else torch.as_tensor(np.require(block, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         raise InputTypeError(
             f"X must be a list of arrays [n, D], an array [N, T, D] or [N, T]; got {type(block).__name__}: {error}"
