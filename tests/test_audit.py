@@ -554,6 +554,8 @@ def test_sets_that_cannot_be_reordered():
     assert report.worst_sample is None
     assert report.by_distance == {}
     assert report.rmse == report.rmse_shuffled == 0
+    mixed = ao.audit(total, np.ones((4, 3, 1)), [1, 3, 1, 2], labels=np.zeros(4), generator=rng())
+    assert mixed.rmse == mixed.rmse_shuffled == 3.0
     empty = ao.audit(lambda e, n: np.asarray(n, float), np.ones((2, 3, 1)), [0, 3], generator=rng())
     assert empty.by_size.keys() == {0, 3}
 

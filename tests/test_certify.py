@@ -114,6 +114,33 @@ def test_closed_needs_room_for_the_swap():
     assert not ao.certify(r, alphabet, max_length=3).invariant
 
 
+def test_states_that_repeat_do_not_close_a_read_out_that_will_disagree():
+    """All states are known after 3 letters and every read-out agrees so far, yet longer multisets disagree."""
+    table, fold = torch.tensor([[1, 2], [0, 3], [3, 1], [1, 0]]), torch.tensor([0.0, 0.0, 0.0, 1.0])
+    r, alphabet = automaton(table), torch.tensor([[0.0], [1.0]])
+    proof = ao.certify(r, alphabet, max_length=3, readout=lambda state: fold[state.long()])
+    assert proof.invariant
+    assert not proof.closed
+    longer = ao.certify(r, alphabet, max_length=8, readout=lambda state: fold[state.long()])
+    assert not longer.invariant
+    assert longer.closed
+
+
+@pytest.mark.parametrize("place", [1, 2, 4])
+def test_a_swap_at_the_very_end_is_seen(place):
+    """The state keeps the element at one place: the shortest multiset that shows it ends there."""
+
+    def keep(element, state):
+        count, kept = state
+        return count + 1, torch.where(count == place, element, kept)
+
+    r = ao.recurrence(keep, start=(torch.zeros(1, 1), torch.zeros(1, 1)))
+    assert ao.certify(r, BITS, max_length=place).invariant
+    proof = ao.certify(r, BITS, max_length=place + 1)
+    assert not proof.invariant
+    assert len(proof.counterexample[0]) == place + 1
+
+
 def test_tolerance_and_readout():
     leaky = ao.recurrence(lambda element, state: 0.5 * state + element, start=torch.zeros(1, 1))
     gap = enumerate_gap(leaky, BITS, 5)

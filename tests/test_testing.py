@@ -66,6 +66,9 @@ def test_a_rare_dependence_is_found_by_enough_permutations(generator):
     assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
     with pytest.raises(AssertionError, match=r"order \[1, 3, 0, 2\]"):
         assert_order_invariant(predict, x, permutations=200, generator=generator)
+    rare = torch.tensor([3.0, 2.0, 1.0, 0.0])  # the reversed order is always tried
+    with pytest.raises(AssertionError, match=r"order \[3, 2, 1, 0\]"):
+        assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("name", ["recurrent", "deepsets"])
