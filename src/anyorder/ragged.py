@@ -43,8 +43,8 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     for s in sets[1:]:
         dtype = torch.promote_types(dtype, s.dtype)
     elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
-    for row, s in zip(elements, sets, strict=True):
-        row[: s.shape[0]] = s
+    for row, s in enumerate(sets):
+        elements[row, : s.shape[0]] = s
     return elements, lengths
 
 
