@@ -363,6 +363,28 @@ def test_a_damaged_model_ends_in_one_line_and_status_2(run, here, words, file, c
     assert err.count("\n") == 1
 
 
+def test_a_schema_that_does_not_fit_its_model_is_refused(run, here):
+    config = json.loads((here / "model" / "config.json").read_text())
+    config["preprocessing"]["table"]["features"].pop()
+    (here / "model" / "config.json").write_text(json.dumps(config))
+    status, _, err = run("predict model t.csv --out p.csv")
+    assert status == 2
+    assert "its table does not fit its model" in err
+
+
+def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands.SetClassifier, "fit", stop)
+    status, out, err = run(TRAIN)
+    assert status != 0
+    assert "interrupted; the same command with --resume goes on" in out
+    assert "Traceback" not in err
+
+
 def test_a_model_that_knows_no_table_cannot_read_one(run, here):
     ao.save(ao.RecurrentSetModel(3, 2), "plain")
     status, _, err = run("predict plain t.csv --out p.csv")

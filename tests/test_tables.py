@@ -421,9 +421,25 @@ def test_rows_of_another_kind_are_refused():
         read_table(7, set_id="a")
 
 
-def test_a_schema_from_elsewhere_is_refused():
-    with pytest.raises(InputError, match="not a table schema"):
-        TableSchema.from_dict({"set_id": "a"})
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.pop("missing"),
+        lambda d: d.update(task="exec"),
+        lambda d: d.update(features=3),
+        lambda d: d["features"][0].update(scale=0),
+        lambda d: d["features"][0].update(mean="much"),
+        lambda d: d["features"][0].update(kind="image"),
+        lambda d: d["features"][0].pop("categories"),
+    ],
+)
+def test_a_schema_that_was_tampered_with_is_refused(damage):
+    _, schema = read_table(frame(), set_id="visit", target="outcome")
+    values = json.loads(json.dumps(schema.to_dict()))
+    assert TableSchema.from_dict(values) == schema
+    damage(values)
+    with pytest.raises(InputError, match="not a table schema of anyorder"):
+        TableSchema.from_dict(values)
 
 
 def test_progress_is_shown_when_asked(tmp_path, capsys):

@@ -263,14 +263,12 @@ def main() -> None:
 
 def _fault_of_the_user(error: Exception) -> str | None:
     """What to tell the user; "" if help has been printed already, None if the fault is ours."""
-    from anyorder._checks import InputError, InputTypeError
-
-    if isinstance(error, (InputError, InputTypeError, OSError)):
-        return str(error)
     if hasattr(error, "format_message"):  # a word on the command line that typer does not know, or misses
         said = error.format_message()
         return f"{said} (anyorder --help lists the commands, anyorder COMMAND --help its options)" if said else ""
-    return None
+    from anyorder._checks import InputError, InputTypeError  # brings torch, so not before it is needed
+
+    return str(error) if isinstance(error, (InputError, InputTypeError, OSError)) else None
 
 
 if __name__ == "__main__":

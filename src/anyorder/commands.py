@@ -49,7 +49,11 @@ class TableModel:
                 "use anyorder.load in Python"
             )
         assert saved.preprocessing is not None
-        return cls(saved, TableSchema.from_dict(saved.preprocessing["table"]))
+        schema = TableSchema.from_dict(saved.preprocessing["table"])
+        outputs = 1 if schema.classes is None else len(schema.classes)
+        if (schema.width, outputs) != (saved.model.in_features, saved.model.out_features):
+            raise InputError(f"the model folder {path} is damaged: its table does not fit its model; train it again")
+        return cls(saved, schema)
 
     def outputs(self, data: SetData) -> np.ndarray:
         """Probabilities ``[N, K]`` of the classes, or values ``[N, 1]``."""
@@ -100,6 +104,9 @@ def train_table(
         estimator.fit(learnt.data, _labels(learnt), X_unlabeled=further)
     except (InputError, InputTypeError):
         run.end()
+        raise
+    except KeyboardInterrupt:
+        say("interrupted; the same command with --resume goes on from the last checkpoint")
         raise
     if run.first_process:
         estimator.set_params(workdir=None)

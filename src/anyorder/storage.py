@@ -135,7 +135,7 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
             raise _damaged(folder, f"it names an estimator {name!r} that does not exist")
         try:
             estimator = getattr(anyorder, name).from_storage_parts(model, details)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
             raise _damaged(folder, f"its estimator cannot be rebuilt ({error})") from None
     return SavedModel(model, estimator, config.get("preprocessing"), config.get("classes"), config.get("extra"))
 
@@ -147,6 +147,7 @@ def is_model_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def _damaged(folder: Path, why: str) -> InputError:
+    why = why if len(why) < 300 else why[:300] + "…"
     return InputError(f"the model folder {folder} is damaged: {why}; use another copy, or train and save it again")
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from anyorder._checks import InputError, InputTypeError, one_of
+from anyorder._checks import InputError, InputTypeError, one_of, real_number
 from anyorder._columns import Columns, Feature, column_names
 from anyorder.ragged import _as_set
 
@@ -203,13 +203,29 @@ class TableSchema:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
-        """The schema that :meth:`to_dict` wrote."""
+        """The schema that :meth:`to_dict` wrote; anything else is refused."""
         try:
-            features = tuple(Feature(**{**f, "categories": tuple(f["categories"])}) for f in values["features"])
-            classes = None if values["classes"] is None else tuple(values["classes"])
-            return cls(**{**values, "features": features, "classes": classes})
-        except (TypeError, KeyError) as error:
-            raise InputError(f"this is not a table schema of anyorder: {error}") from None
+            features = tuple(
+                Feature(
+                    name=str(f["name"]),
+                    kind=one_of("kind", f["kind"], ("number", "category")),
+                    mean=real_number("mean", f["mean"]),
+                    scale=real_number("scale", f["scale"], above=0),
+                    categories=tuple(str(c) for c in f["categories"]),
+                )
+                for f in values["features"]
+            )
+            return cls(
+                set_id=str(values["set_id"]),
+                features=features,
+                target=None if values["target"] is None else str(values["target"]),
+                order=None if values["order"] is None else str(values["order"]),
+                missing=one_of("missing", values["missing"], MISSING),
+                task=one_of("task", values["task"], (None, *TASKS)),
+                classes=None if values["classes"] is None else tuple(values["classes"]),
+            )
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
 
     @property
     def column_names(self) -> list[str]:
