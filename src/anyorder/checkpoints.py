@@ -98,7 +98,7 @@ class Checkpoint:
         run.scaler.load_state_dict(metadata["scaler"])
         if isinstance(run.weight, InvarianceBudget):
             run.weight.load_state_dict(metadata["budget"])
-        own = {name: value[run.rank] for name, value in _under("process/", tensors).items()}
+        own = {name: value[run.rank].clone() for name, value in _under("process/", tensors).items()}
         run.orderings.set_state(own["orderings"])
         run.draws.set_state(own["draws"])
         _set_dropout_state(run.device, own["dropout"])

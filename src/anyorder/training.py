@@ -214,8 +214,8 @@ def train(
     over all (sample, window) pairs with two elements or more, its gradient confined to the window. One optimiser
     step a batch; memory does not grow with the length.
 
-    Under ``accelerate launch`` the batch is shared among the processes and the gradients summed: the same step
-    as one process takes, except that each draws its own subsets for the penalty.
+    Under ``accelerate launch --multi_gpu --num_processes P`` (on the CPU too) or ``torchrun`` the batch is shared among
+    the processes and the gradients summed: the same step as one process takes, except that each draws its own subsets.
 
     >>> import anyorder as ao
     >>> data = SetData.of(torch.rand(32, 4, 1), torch.rand(32))
@@ -258,7 +258,8 @@ class _Run:
         unlabelled: SetData | None,
         metric: Callable[[Tensor, Tensor], float] | None,
     ) -> None:
-        processes = accelerate.PartialState()
+        # Accelerate wants to be told that several processes shall talk over gloo.
+        processes = accelerate.PartialState(cpu=config.device == "cpu" or not torch.accelerator.is_available())
         self.rank, self.world = processes.process_index, processes.num_processes
         self.device = processes.device if config.device == "auto" else torch.device(config.device)
         self.config, self.model, self.loss, self.metric = config, model.to(self.device), loss, metric
@@ -288,11 +289,11 @@ class _Run:
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
-        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of loss and penalty over samples
-        self.penalised = 0  # samples of this epoch that had a penalty
+        self.sums = torch.zeros(
+            2, dtype=torch.float64, device=self.device
+        )  # of the loss over samples and of the penalty over steps
+        self.penalised = 0  # steps of this epoch that had a penalty
         self.epoch_started = 0.0
-
-    # One step ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         steps = self.result.steps
@@ -301,38 +302,41 @@ class _Run:
         batch = self.data.batch(index)
         if self.config.order == "shuffle":
             batch = reorder(batch[0], orderings_of(*batch, 1, self.orderings)[:, 0]), batch[1]
-        penalty_on = None
+        penalty_on, penalty_share = None, share
         if weight and self.penalty_data is not None:
-            penalty_on = self.penalty_data.batch(self._my_part(self.penalty_deck.batch(steps))[0])
+            part, penalty_share = self._my_part(self.penalty_deck.batch(steps))
+            penalty_on = self.penalty_data.batch(part)
+        if weight:
+            penalty_share = self._penalty_share(penalty_on or batch, penalty_share)
         self.optimizer.zero_grad()
         backward = self._backward if self.config.window is None else self._backward_in_windows
-        loss, penalty = backward(batch, index, share, weight, penalty_on)
+        loss, penalty = backward(batch, index, share, weight * penalty_share, penalty_on)
         self._update()
         self.sums[0] += loss * (len(index) if share else 0)
-        if penalty is not None:
-            self.sums[1] += penalty * len(index)
-            self.penalised += len(index)
+        if weight:
+            self.sums[1] += penalty * penalty_share
+            self.penalised += 1
         self.result.steps += 1
         if isinstance(self.weight, InvarianceBudget) and steps % _BUDGET_EVERY == 0:
             self.weight.update(self._mean_over_processes(self._gap_of(penalty_on or batch, self.draws)))
 
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Add the gradients of the weighted sum; returns task loss and penalty (None at weight 0)."""
+    ) -> tuple[Tensor, Tensor]:
+        """Add the gradients of the weighted sum; returns task loss and penalty (0 at weight 0)."""
         objective = self.objective if weight else self.plain
         with self._autocast():
             output, penalty = objective(*batch, self.draws, penalty_on)
             loss = self._task_loss(output, index)
         total = loss * share if self.world > 1 else loss
         if weight:
-            total = total + weight * self._penalty_share(penalty_on or batch) * penalty
+            total = total + weight * penalty
         self.scaler.scale(total).backward()
-        return loss.detach(), penalty.detach() if weight else None
+        return loss.detach(), penalty.detach()
 
     def _backward_in_windows(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """The same by truncated backpropagation."""
         if penalty_on is None:
             return self._window_by_window(batch, weight, index, share)
@@ -341,7 +345,7 @@ class _Run:
 
     def _window_by_window(
         self, batch: Batch, weight: float, index: Tensor | None, share: float
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """Penalise every window, and take the loss at the end if ``index`` is given.
 
         Each window's graph is freed before the next is scanned. Penalised windows run in full precision.
@@ -349,9 +353,7 @@ class _Run:
         model: Any = self.model
         assert self.config.window is not None
         loss, mean = torch.zeros(2, device=self.device)
-        if weight:
-            factor = weight * self._penalty_share(batch)
-            pairs = self._pairs(batch).sum().clamp(min=1)
+        pairs = self._pairs(batch).sum().clamp(min=1)
         state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
         for elements, lengths, is_last in pieces(*batch, self.config.window):
             total: Any = None
@@ -364,7 +366,7 @@ class _Run:
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
                     penalty = penalty * ((lengths >= 2).sum() / pairs)
                     mean = mean + penalty.detach()
-                    total = factor * penalty
+                    total = weight * penalty
                 if ends:
                     loss = self._task_loss(model.readout(trajectory.last), index)  # type: ignore[arg-type]
                     total = loss * share if total is None else total + loss * share
@@ -372,9 +374,12 @@ class _Run:
                 self.scaler.scale(total).backward()
             state, begun = tree_map(torch.detach, trajectory.last), begun | (lengths > 0)
             trajectory = penalty = total = None  # lets go of this window's states before the next is scanned
-        return loss.detach(), mean if weight else None
+        return loss.detach(), mean
 
     def _update(self) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is None:  # untouched by this batch, say of empty sets: 0, as on several processes
+                parameter.grad = torch.zeros_like(parameter)
         if self.world > 1:
             _sum_gradients(self.parameters)
         if self.scaler.is_enabled():
@@ -424,17 +429,15 @@ class _Run:
         head = (lengths - size).clamp(min=0)
         return head // size + (head % size >= 2).long() + (lengths - head >= 2).long()
 
-    def _penalty_share(self, batch: Batch) -> float:
+    def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
         if self.world == 1:
             return 1.0
-        mine = self._pairs(batch).sum()
+        mine = self._pairs(batch).sum() * (share > 0)
         return float(mine / reduce(mine, "sum").clamp(min=1))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.precision is None else torch.autocast(self.device.type, self.precision)
-
-    # One epoch -----------------------------------------------------------------------------------------------
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
         """Train until the end, from the checkpoint in ``workdir`` if there is one."""
@@ -525,7 +528,7 @@ class _Run:
         if self.world > 1:
             sums = reduce(sums, "sum")
         loss, penalty, penalised = sums.tolist()
-        return loss / len(self.data), penalty / penalised if penalised else None
+        return loss / len(self.data), penalty * self.world / penalised if penalised else None
 
     def _is_better(self, value: float) -> bool:
         best = self.result.best_validation
@@ -550,9 +553,7 @@ class _Run:
         return float(gap)
 
     def _mean_over_processes(self, value: float) -> float:
-        if self.world == 1:
-            return value
-        return float(reduce(torch.tensor(value, device=self.device), "mean"))
+        return value if self.world == 1 else float(reduce(torch.tensor(value, device=self.device), "mean"))
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         make = self.config.optimizer
@@ -592,9 +593,6 @@ def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def _sum_gradients(parameters: list[nn.Parameter]) -> None:
     """Sum the gradients over the processes, as one message."""
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
     grads: list[Tensor] = [p.grad for p in parameters]  # type: ignore[misc]
     flat = reduce(torch.cat([g.flatten() for g in grads]), "sum")
     for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
