@@ -195,8 +195,10 @@ def local_engine(
     experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
 ) -> Generator[Finished, None, None]:
     """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
-    context = multiprocessing.get_context("forkserver")  # torch is imported once, not once a process
-    context.set_forkserver_preload([__name__])
+    typed_in = experiment.run.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
+    if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
+        context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
     waiting = list(reversed(trials))
     deaths: dict[str, int] = {}
     running: dict[Any, tuple[Any, Trial]] = {}  # connection -> its process, and the trial given to it
@@ -229,6 +231,8 @@ def local_engine(
                 if answer is not None and waiting:
                     give(connection, process)
                 else:
+                    with contextlib.suppress(BrokenPipeError):  # it is gone already
+                        connection.send(None)
                     connection.close()
                     process.join()
                 if answer is not None:
@@ -259,9 +263,8 @@ def _work(
     settle_process()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     data = None if load is None else load(scale)
-    with contextlib.suppress(EOFError):  # the parent has no more
-        while True:
-            connection.send(_attempt(run, connection.recv(), data, command))
+    while (trial := connection.recv()) is not None:
+        connection.send(_attempt(run, trial, data, command))
 
 
 def _attempt(run: Run, trial: Trial, data: Any, command: str) -> tuple[list[Row] | None, str | None]:
