@@ -109,7 +109,7 @@ def train_table(
         say("interrupted; the same command with --resume goes on from the last checkpoint")
         raise
     if run.first_process:
-        estimator.set_params(workdir=None)
+        estimator.set_params(workdir=None, verbose=False)
         classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
         save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, classes=classes)
         run.end()
