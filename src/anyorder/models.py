@@ -83,7 +83,7 @@ class RecurrentSetModel(SetModel):
 
     ``cell``: "rnn" (tanh), "relu-rnn", "gru", "lstm", with ``hidden`` units and any number of ``layers``; "relu",
     the cell of Theorem 1, s' = W1 relu(W2 x + W3 s + B) with ``hidden`` ReLU neurons and ``state_features``
-    (default: ``hidden``) state features; or a Recurrence, which keeps its own start state. ``encoder`` φ: None,
+    (default: ``hidden``) state features; or a Recurrence, which keeps its own size and start. ``encoder`` φ: None,
     widths of an MLP (``activation`` after every layer), or a module ``[B, T, D] -> [B, T, E]``. ``readout`` ρ:
     None for a linear layer, hidden widths, or a module. ρ reads h of the top layer (c of an LSTM it does not
     see); of a Recurrence it reads the whole state.
