@@ -20,14 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyorder._checks import (
-    InputError,
-    InputTypeError,
-    checked_elements,
-    checked_lengths,
-    require_finite,
-    whole_number,
-)
+from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
 
 State = Any  # a tensor, or a nested tuple, list or dict of tensors
 Step = Callable[[Tensor, State], State]
@@ -476,13 +469,8 @@ class NativeRecurrence(Recurrence):
                 finished.append([leaf[size:] for leaf in state])
                 state = [leaf[:size] for leaf in state]
             hidden = [leaf.unsqueeze(0).contiguous() for leaf in state]
-            output, *ends = self._kernel(
-                part.reshape(steps, size, -1),
-                hidden if self.is_lstm else hidden[0],
-                weights,
-                *self._flags(),
-                False,  # time first
-            )
+            first = hidden if self.is_lstm else hidden[0]
+            output, *ends = self._kernel(part.reshape(steps, size, -1), first, weights, *self._flags(), False)
             state = [end.squeeze(0) for end in ends]
             outputs.append(output.reshape(steps * size, -1))
         if finished:
