@@ -390,6 +390,31 @@ def test_downloads_are_checked_and_land_in_the_cache(folder, tmp_path, monkeypat
         sources.fetch("mnist")
 
 
+def test_pooch_itself_downloads_and_refuses_what_is_damaged(folder, tmp_path, monkeypatch):
+    """The real downloader, from a server on this machine."""
+    import functools
+    import http.server
+    import threading
+
+    for name, content in mnist_files():
+        write(tmp_path / "server/mnist" / name, gzip.compress(content, mtime=0))
+    register(monkeypatch, "mnist", tmp_path / "server")
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler = functools.partial(quiet, directory=str(tmp_path / "server/mnist"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = dataclasses.replace(sources.SOURCES["mnist"], url=f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setitem(sources.SOURCES, "mnist", source)
+        assert len(datasets.mnist().train) == 30
+        lost = sources.cache_folder() / "mnist/t10k-labels-idx1-ubyte.gz"
+        lost.unlink()
+        write(tmp_path / "server/mnist/t10k-labels-idx1-ubyte.gz", "damaged on the way")
+        with pytest.raises(InputError, match="download of mnist is damaged and was refused"):
+            sources.fetch("mnist")
+        assert not lost.exists()
+        server.shutdown()
+
+
 def test_archives_are_downloaded_unpacked_and_checked(folder, tmp_path, monkeypatch):
     h5py = pytest.importorskip("h5py")
     root = tmp_path / "server"
