@@ -100,7 +100,7 @@ def test_read_out_dropout_follows_its_hidden_layers():
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gate_biases_spread_memory_from_1_to_t_steps(cell):
-    size, span = 4000, 100.0
+    size, span = 500, 100.0
     model = RecurrentSetModel(1, 1, cell, hidden=size, gate_bias_span=span)
     module = model.recurrence.module
     gates = (module.bias_ih_l0 + module.bias_hh_l0).view(-1, size)
@@ -108,7 +108,7 @@ def test_gate_biases_spread_memory_from_1_to_t_steps(cell):
     steps = keep.exp()  # sigmoid(log u) forgets after about u steps
     assert steps.min() >= 1
     assert steps.max() <= span
-    assert abs(steps.mean().item() - (1 + span) / 2) < 2
+    assert abs(steps.mean().item() - (1 + span) / 2) < 5  # four standard errors
     if cell == "lstm":
         assert torch.equal(gates[0], -keep)
 
