@@ -309,10 +309,12 @@ def test_pooling_is_that_of_the_elements_alone(how):
 
 def test_scalers_grow_and_shrink_with_the_logarithm_of_the_size():
     scalers = ("identity", "amplification", "attenuation")
-    model = MultiAggregation(1, 6, phi=(2,), rho=(), aggregators=("mean",), scalers=scalers, typical_size=7)
+    options = {"phi": (2,), "rho": (), "aggregators": ("mean",), "scalers": scalers, "activation": "tanh"}
+    model = MultiAggregation(1, 6, **options, typical_size=7)
     model.rho[1] = nn.Identity()
     out = model(torch.ones(2, 63, 1), torch.tensor([63, 1]))
     mean = model.phi(torch.ones(1))
+    assert mean.abs().min() > 0.1
     torch.testing.assert_close(out[0], torch.cat([mean, 2 * mean, mean / 2]))  # log 64 / log 8 = 2
     torch.testing.assert_close(out[1], torch.cat([mean, mean / 3, 3 * mean]))
 
