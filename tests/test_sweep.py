@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import multiprocessing
@@ -12,13 +13,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import toy_experiment
 from anyorder import InputError, InputTypeError
 from anyorder.cli import app
-from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.reproduce import reproduce
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.reproduce import duration, reproduce
 from anyorder.paper.sweep import read_rows, run_trial, sweep
 from anyorder.paper.trials import Trial
 
@@ -266,3 +268,26 @@ def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
 def test_an_unknown_experiment_is_refused_with_a_guess(tmp_path):
     with pytest.raises(InputError, match=r"experiment must be one of 'parity'.*got 'parety'; did you mean 'parity'\?"):
         reproduce("parety", "smoke", out=tmp_path)
+
+
+def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path, capsys):
+    reproduce("synthetic", "laptop", out=tmp_path, dry_run=True)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("synthetic, laptop scale: parity, sub-vs-sire, labels, half-range, dial, lengths, sum")
+    hours = sum(
+        EXPERIMENTS[n].estimated_seconds(EXPERIMENTS[n].trials("laptop", guess=True)) for n in GROUPS["synthetic"]
+    )
+    assert f"About {duration(hours)} of one core's time in all." in first
+    assert hours < 24 * 3600
+
+
+def test_on_a_terminal_a_table_shows_each_methods_progress(tmp_path, monkeypatch):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr("anyorder.paper.reproduce.Console", lambda: console)
+    monkeypatch.setitem(EXPERIMENTS, "toy", toy_experiment.toy())
+    assert reproduce("toy", "smoke", out=tmp_path, jobs=1) == []
+    shown = screen.getvalue()
+    assert "toy: 30/30, 0 s left" in shown
+    assert "24/24" in shown
+    assert "6/6" in shown

@@ -199,7 +199,7 @@ def data_where(name: str | None = typer.Argument(None, help="Print the files of 
 
 @app.command()
 def reproduce(
-    experiment: str = typer.Argument(help="parity, sub-vs-sire, labels, half-range, dial, lengths, sum, range, …"),
+    experiment: str = typer.Argument(help="parity, sub-vs-sire, sum, …, or all of a kind: synthetic, real."),
     scale: str = typer.Option("laptop", help="smoke (seconds), laptop (hours), paper (the full protocol)."),
     jobs: int | None = typer.Option(None, help="Local processes; one a core if not given."),
     engine: str = typer.Option("local", help="local, or ray for a Ray cluster."),

@@ -276,8 +276,9 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
     if chart.split is None:
         return _figure(experiment, chart, rows, name, "")
     values = {json.dumps(row["setting"].get(chart.split)): row["setting"].get(chart.split) for row in rows}
+    declared = [value for plan in experiment.plans.values() for value in plan.over.get(chart.split, [])]
     figures = []
-    for number, value in enumerate(v for v in values.values() if v is not None):
+    for number, value in enumerate(v for v in dict.fromkeys(declared) if v in values.values()):
         mine = [row for row in rows if row["setting"].get(chart.split) in (value, None)]
         title = spelled({chart.split: value})
         figures += _figure(experiment, chart, mine, f"{name}-{number}", title)
@@ -285,16 +286,22 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
 
 
 def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str, title: str) -> list[Figure]:
-    lines = lines_of(chart, rows)
+    order = [method for plan in experiment.plans.values() for method in plan.methods]
+    lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split()[0]))
     if chart.curve and chart.x == "seconds":  # seeds took different times: a line through their means
         lines = [_by_rank(chart, line.label, rows) for line in lines]
     lines = [line for line in lines if line.points]
     if not any(len(line.points) > 1 for line in lines):
         return []
 
+    methods = list(dict.fromkeys(order))
+
+    def colour_of(number: int, label: str) -> str:  # a method has the same colour in every figure of an experiment
+        return COLOURS[(number if chart.by else methods.index(label)) % len(COLOURS)]
+
     def paint(axes: Axes) -> None:
         for number, line in enumerate(lines):
-            colour = COLOURS[number % len(COLOURS)]
+            colour = colour_of(number, line.label)
             places = [x for x in line.points if not math.isnan(x)]
             if not places:
                 level = line.points[next(iter(line.points))].mean
@@ -312,8 +319,10 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
                 "log"
             )
         if chart.metric == "accuracy":
-            top = max(s.mean for line in lines for s in line.points.values())
-            axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]), top=1.03 if top > 0.8 else None)
+            bottom = max(0.0, axes.get_ylim()[0])
+            high = axes.get_ylim()[1]
+            axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if high > 0.9 else high)
+            axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 1.0001])
         elif chart.metric in ("mae", "rmse", "order_gap"):
             axes.set_yscale("log")
         axes.set_xlabel(chart.x.replace("_", " "))

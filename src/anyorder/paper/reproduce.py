@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from anyorder._checks import one_of
-from anyorder.paper.experiments import EXPERIMENTS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.sweep import read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
 
@@ -31,12 +31,19 @@ def reproduce(
     seeds: int | None = None,
     dry_run: bool = False,
 ) -> list[str]:
-    """Run what is missing of an experiment, showing the plan first; returns the problems of trials that failed."""
-    experiment = EXPERIMENTS[one_of("experiment", name, EXPERIMENTS)]
-    rows = read_rows(rows_path(out, name))
-    trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
-    done = {row["trial"] for row in rows}
-    left = [trial for trial in trials if trial.key not in done]
+    """Run what is missing of an experiment, showing the plan first; returns the problems of trials that failed.
+
+    ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
+    """
+    one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    options: dict[str, Any] = {"only": only, "seeds": seeds}
+    if name in GROUPS:
+        total = sum(EXPERIMENTS[n].estimated_seconds(_plan(n, scale, out, options)[2]) for n in GROUPS[name])
+        print(f"{name}, {scale} scale: {', '.join(GROUPS[name])}. About {duration(total)} of one core's time in all.\n")
+        more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "dry_run": dry_run, **options}
+        return [problem for each in GROUPS[name] for problem in reproduce(each, scale, out=out, **more)]
+    experiment = EXPERIMENTS[name]
+    rows, trials, left = _plan(name, scale, out, options)
     processes = min(jobs or os.cpu_count() or 1, max(1, len(left)))
     print(plan_text(experiment, scale, trials, left, processes if engine == "local" else None), flush=True)
     if dry_run or not left:
@@ -49,6 +56,16 @@ def reproduce(
         )  # fmt: skip
     print(f"{display.count - len(display.problems)} trials finished; rows in {rows_path(out, name)}")
     return display.problems
+
+
+def _plan(
+    name: str, scale: str, out: str | Path, options: dict[str, Any]
+) -> tuple[list[Row], list[Trial], list[Trial]]:
+    """The rows there are, all trials, and those still to run."""
+    rows = read_rows(rows_path(out, name))
+    trials = EXPERIMENTS[name].trials(scale, rows, guess=True, **options)
+    done = {row["trial"] for row in rows}
+    return rows, trials, [trial for trial in trials if trial.key not in done]
 
 
 def plan_text(
@@ -156,5 +173,7 @@ def _figure(rows: Sequence[Row], metric: str) -> str:
 
 
 def _varied(experiment: Experiment, trial: Trial) -> str:
-    fixed = experiment.plan(trial.scale).fixed
-    return " ".join(f"{k}={v}" for k, v in trial.setting.items() if k not in fixed or fixed[k] != v)
+    """What tells this trial from its method's others."""
+    plan = experiment.plan(trial.scale)
+    keys = [*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)]
+    return " ".join(f"{key}={trial.setting[key]}" for key in dict.fromkeys(keys) if trial.setting[key] is not None)
