@@ -161,7 +161,4 @@ def run(quick: bool = False) -> dict[str, Any]:
             f"time of two data-parallel processes over one's, same global batch of 256, GRU 128, n = 50 "
             f"(weights end at most {apart:.0e} apart)",
         ),
-        "two_processes_weights_apart": entry(
-            apart, "largest difference between the weights of two processes and of one after the same steps", goal=1e-5
-        ),
     }

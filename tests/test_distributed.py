@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 RUN = """
-    import json, sys, torch, accelerate, anyorder as ao
+    import json, os, sys, torch, accelerate, anyorder as ao
     from anyorder.tables import SetData
     from anyorder.training import TrainConfig, train
     from safetensors.torch import save_file
@@ -53,7 +53,7 @@ RUN = """
         )
 
     for job in jobs:
-        torch.manual_seed(0)
+        torch.manual_seed(int(os.environ.get("RANK", "0")))  # each begins elsewhere: the first one's counts
         model = ao.RecurrentSetModel(1, 1, hidden=5)
         try:
             result = run(model, job)
@@ -64,6 +64,9 @@ RUN = """
         save_file(model.state_dict(), name + ".safetensors")
         with open(name + ".json", "w") as file:
             json.dump(result.history, file)
+    fitted = ao.SetRegressor(epochs=2, model_options={"hidden": 5}).fit(data["long"].elements.view(41, 6, 1), range(41))
+    name = f"{out}/estimator-{process.process_index}-of-{process.num_processes}"
+    save_file(fitted.model_.state_dict(), name + ".safetensors")
 """
 
 JOBS = [
@@ -134,6 +137,12 @@ def test_a_run_of_two_processes_stopped_after_two_epochs_ends_as_if_it_had_not_b
     assert sorted(p.name for p in (folder / "work").iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
     drawn, resumed = weights(folder, "drawn", 1, 2), weights(folder, "resumed", 1, 2)
     assert all(drawn[key].equal(resumed[key]) for key in drawn)
+
+
+def test_an_estimator_without_random_state_is_the_same_on_all_processes(runs):
+    folder, _ = runs
+    one, other = weights(folder, "estimator", 0, 2), weights(folder, "estimator", 1, 2)
+    assert all(one[key].equal(other[key]) for key in one)
 
 
 def test_every_process_says_how_fast_it_went(runs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import accelerate
 import numpy as np
 import torch
 from torch import Tensor
@@ -62,6 +63,12 @@ def mean_one(weights: Tensor) -> Tensor:
     if bool((weights < 0).any()) or not bool(weights.sum() > 0):
         raise InputError("weights must not be negative and not all zero")
     return weights / weights.mean()
+
+
+def processes(device: str) -> accelerate.PartialState:
+    """The processes that ``accelerate launch`` or torchrun started together; one where neither did."""
+    # Accelerate wants to be told that several processes shall talk over gloo.
+    return accelerate.PartialState(cpu=device == "cpu" or not torch.accelerator.is_available())
 
 
 def seed_of(*parts: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -24,6 +25,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.batches import processes
 from anyorder.inference import predict as outputs_of
 from anyorder.models import MODELS
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, Permutation, penalty_from_config
@@ -164,6 +166,9 @@ class _SetEstimator(BaseEstimator):
     def _begin(self, data: SetData) -> None:
         """Build the model, its weights drawn from ``random_state``, in the units of this data."""
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        here = processes(self.device)
+        if here.num_processes > 1:  # all go by the first one's
+            self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
         self.n_features_in_ = data.elements.shape[1]
         name = one_of("model", self.model, [name for name in MODELS if name != Standardised.name])
         with torch.random.fork_rng(devices=[]):

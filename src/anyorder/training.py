@@ -22,12 +22,12 @@ from typing import Any
 
 import accelerate
 import torch
-from accelerate.utils import reduce
+from accelerate.utils import broadcast, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyorder._checks import InputError, one_of, real_number, whole_number
-from anyorder.batches import Deck, generator_of, mean_one, pieces, seed_of, together
+from anyorder.batches import Deck, generator_of, mean_one, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
@@ -258,11 +258,12 @@ class _Run:
         unlabelled: SetData | None,
         metric: Callable[[Tensor, Tensor], float] | None,
     ) -> None:
-        # Accelerate wants to be told that several processes shall talk over gloo.
-        processes = accelerate.PartialState(cpu=config.device == "cpu" or not torch.accelerator.is_available())
-        self.rank, self.world = processes.process_index, processes.num_processes
-        self.device = processes.device if config.device == "auto" else torch.device(config.device)
+        here = processes(config.device)
+        self.rank, self.world = here.process_index, here.num_processes
+        self.device = here.device if config.device == "auto" else torch.device(config.device)
         self.config, self.model, self.loss, self.metric = config, model.to(self.device), loss, metric
+        if self.world > 1:  # all start from the first one's weights
+            broadcast(list(model.state_dict().values()))
         like = parameter_of(model)
         self.data = placed(data, like)
         self.validation = None if validation is None else placed(validation, like)
@@ -502,8 +503,7 @@ class _Run:
         self.penalised, self.epoch_started = 0, result.seconds
         if not math.isfinite(loss):
             return self._diverged(record)
-        better = validation is not None and self._is_better(validation)
-        if better:
+        if validation is not None and self._is_better(validation):
             result.best_epoch, result.best_validation = epoch, validation
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         if config.schedule == "plateau":
