@@ -78,7 +78,7 @@ def test_selection_uses_validation_alone_and_waits_for_the_whole_search():
     trials = experiment.trials("smoke")
     rows = [row for trial in trials for row in run_trial(experiment.run, trial)]
     for row in rows:
-        row["metrics"] = {"accuracy": -row["metrics"]["accuracy"]}  # the test split prefers another setting
+        row["metrics"] = {"accuracy": row["setting"]["weight"], "loss": row["setting"]["weight"]}  # neither end is 3
     marked = experiment.with_selection(rows, "smoke")
     assert {r["setting"]["weight"] for r in marked if r["selected"] and r["method"] == "a"} == {3.0}
     assert sum(r["selected"] for r in marked) == 2 * 2 * 3 * 2  # methods, sizes, seeds, lengths
@@ -178,6 +178,16 @@ def test_a_process_that_dies_costs_its_trial_only_which_is_tried_again(tmp_path)
     )  # fmt: skip
     assert set(problems) == {None}
     assert bare(rows) == bare(sweep(toy_experiment.toy(dies=1), "smoke", out=tmp_path / "x", jobs=1, only=["b"]))
+
+
+def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
+    problems = []
+    rows = sweep(
+        toy_experiment.toy(dies=1, forever=True), "smoke", out=tmp_path, jobs=1, only=["b"],
+        on_finish=lambda trial, new, problem, left: problems.append(problem),
+    )  # fmt: skip
+    assert Counter(problems) == {None: 4, "its process died 4 times, exit code -9": 2}
+    assert {row["seed"] for row in rows} == {0, 2}
 
 
 def test_two_sweeps_on_one_file_are_refused(tmp_path):

@@ -20,7 +20,8 @@ def run(trial: Trial, data: object, workdir: Path) -> list[dict]:
     mark.unlink()
     if trial.setting.get("raises") == trial.seed:
         raise RuntimeError("seed 1 does not like it")
-    if trial.setting.get("dies") == trial.seed and not (workdir / "died").exists():
+    again = trial.setting.get("forever") or not (workdir / "died").exists()
+    if trial.setting.get("dies") == trial.seed and again:
         (workdir / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     weight = trial.setting["weight"]
