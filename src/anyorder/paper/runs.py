@@ -35,9 +35,9 @@ CURVE_POINTS = 30
 def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     """Train ``trial.method`` on ``trial.setting`` and test it, once for each test length.
 
-    The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps``, ``batch_size``,
-    ``learning_rate``, ``embedding`` (dimensions of the frozen random input; None feeds the number itself) and what the
-    method's model and penalty take; ``validation``, ``test`` (sizes); ``lengths`` (test lengths, default ``n``);
+    The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps`` and ``epochs`` (whichever
+    is longer), ``batch_size``, ``learning_rate``, ``embedding`` (dimensions of the frozen random input; None feeds the
+    number itself) and what the method's model and penalty take; ``validation``, ``test`` (sizes); ``lengths`` (test lengths, default ``n``);
     ``unlabelled`` (samples for the penalty alone); ``target_gap`` (an ``InvarianceBudget`` instead of a weight).
     """
     setting = dict(trial.setting)
@@ -59,7 +59,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
         return {name: _short(value) for name, value in found.items()}
 
     batches = math.ceil(setting["labels"] / setting["batch_size"])
-    epochs = max(1, round(setting["steps"] / batches))
+    epochs = max(1, round(setting["steps"] / batches), setting.get("epochs", 0))
     every = max(1, epochs // CURVE_POINTS)
 
     spent = 0.0
@@ -138,7 +138,9 @@ def build_model(method: str, setting: dict[str, Any], *, seed: int) -> nn.Module
                 embedding=embedding,
             )
         if method == "set-transformer":
-            return SetTransformer(1, 1, hidden=64, inducing=None, layer_norm=True, embedding=embedding)
+            return SetTransformer(
+                1, 1, hidden=64, blocks=setting.get("blocks", 2), inducing=None, layer_norm=True, embedding=embedding
+            )
         return RecurrentSetModel(
             1,
             1,
