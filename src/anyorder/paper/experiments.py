@@ -32,10 +32,14 @@ ARITHMETIC: dict[str, Any] = {
 
 def shrunk(plan: Plan, **fixed: Any) -> Plan:
     """A plan of seconds: two seeds, two candidates a method, the ends of each range, and the ``fixed`` given."""
-    methods = {name: [candidates[0], candidates[-1]][: len(candidates)] for name, candidates in plan.methods.items()}
+    small = {"steps": 6, "validation": 50, "test": 50, "hidden": 8, **fixed}
+    methods = {
+        name: [{key: small.get(key, value) for key, value in c.items()} for c in [candidates[0], candidates[-1]]]
+        for name, candidates in plan.methods.items()
+    }
+    methods = {name: pair[: len(plan.methods[name])] for name, pair in methods.items()}
     over = {name: [values[0], values[-1]][: len(values)] for name, values in plan.over.items()}
-    small = {**plan.fixed, "steps": 6, "validation": 50, "test": 50, "hidden": 8, **fixed}
-    return replace(plan, methods=methods, over=over, fixed=small, seeds=2, tune_seeds=1, seconds=0.3)
+    return replace(plan, methods=methods, over=over, fixed={**plan.fixed, **small}, seeds=2, tune_seeds=1, seconds=0.3)
 
 
 PARITY_LENGTHS = [2, 5, 10, 15, 20, 30, 40, 60, 80, 100]
@@ -328,8 +332,8 @@ def _arithmetic(name: str, claim: str, *, headline: str, expected: Sequence[Expe
         choices="Numbers below 100, n = 5, 10, … 30, L1 loss on standardised targets. The paper does not give the "
         "number of samples; its baselines' code has 100,000 and up to 2,000 epochs. Here 10,000 samples and 4,000 "
         "steps for every method. Cell (GRU or LSTM of 80), read-out (linear or one hidden layer) and weight or "
-        "learning rate, for DeepSets depth, pooling and learning rate, for the Set Transformer blocks and learning rate (eight "
-        "candidates each) are chosen at n = 10 from one seed and reused.",
+        "learning rate, for DeepSets depth, pooling and learning rate, for the Set Transformer blocks and learning "
+        "rate (eight candidates each) are chosen at n = 10 from one seed and reused.",
         run=run_task,
         plans={
             "smoke": shrunk(plan, labels=40),

@@ -37,8 +37,9 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
 
     The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps`` and ``epochs`` (whichever
     is longer), ``batch_size``, ``learning_rate``, ``embedding`` (dimensions of the frozen random input; None feeds the
-    number itself) and what the method's model and penalty take; ``validation``, ``test`` (sizes); ``lengths`` (test lengths, default ``n``);
-    ``unlabelled`` (samples for the penalty alone); ``target_gap`` (an ``InvarianceBudget`` instead of a weight).
+    number itself) and what the method's model and penalty take; ``validation``, ``test`` (sizes); ``lengths`` (test
+    lengths, default ``n``); ``unlabelled`` (samples for the penalty alone); ``target_gap`` (an ``InvarianceBudget``
+    instead of a weight); ``curve`` (keep the training curve); ``checkpoint`` (keep the run resumable inside a trial).
     """
     setting = dict(trial.setting)
     task = TASKS[setting["task"]]
