@@ -125,6 +125,14 @@ def test_no_verdict_while_trials_are_missing():
     assert {entry.method for entry in section.entries} == {"plain", "sire"}
 
 
+def test_rows_of_an_earlier_declaration_are_not_shown():
+    rows = rows_of("sub-vs-sire", by_weight)
+    old = [{**row, "trial": "0" * 12, "seconds": 1e6} for row in rows if row["method"] == "sire"]
+    section = section_of(EXPERIMENTS["sub-vs-sire"], "laptop", rows + old)
+    assert section.rows == rows
+    assert section.hours < 1
+
+
 # --- figures and pages
 
 

@@ -112,8 +112,10 @@ def sections_of(folder: Path, name: str) -> list[Section]:
 
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
-    trials = experiment.trials(scale, rows, guess=True)
-    keys = {trial.key for trial in trials}
+    keys = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
+    most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
+    declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
+    rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
     seconds = {row["trial"]: row["seconds"] for row in rows}
     return Section(
         experiment=experiment,
