@@ -146,7 +146,24 @@ def test_lines_go_through_the_means_and_methods_without_the_setting_are_level():
 
 def test_an_experiment_without_charts_gets_those_its_plan_suggests():
     charts = default_charts(EXPERIMENTS["half-range"], "laptop")
-    assert [(chart.x, chart.every) for chart in charts] == [("n", False), ("labels", False), ("penalty_weight", True)]
+    assert [(chart.x, chart.minus, chart.every) for chart in charts] == [
+        ("n", None, False),
+        ("n", "plain", False),
+        ("labels", None, False),
+        ("labels", "plain", False),
+        ("penalty_weight", None, True),
+    ]
+
+
+def test_a_difference_is_paired_by_seed():
+    def noisy(trial, length):  # seeds differ widely, methods by .1 exactly
+        return 0.2 * trial.seed + (0.1 if trial.method == "sire" else 0.0)
+
+    rows = rows_of("half-range", noisy)
+    (line,) = lines_of(Chart("labels", minus="plain"), [row for row in rows if row["setting"]["n"] == 10])
+    assert line.label == "sire"
+    assert [round(sample.mean, 6) for sample in line.points.values()] == [0.1, 0.1, 0.1]
+    assert all(sample.half_width < 1e-9 for sample in line.points.values())
 
 
 class Page(HTMLParser):

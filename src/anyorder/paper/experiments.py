@@ -226,7 +226,11 @@ HALF_RANGE = Experiment(
             ("sire", 20, 0.9780, 0.004, 0.9780),
         ]
     ],
-    charts=[Chart("labels", split="n", log=True), Chart("penalty_weight", split="labels", every=True, log=True)],
+    charts=[
+        Chart("labels", split="n", log=True),
+        Chart("labels", split="n", log=True, minus="plain"),
+        Chart("penalty_weight", split="labels", every=True, log=True),
+    ],
 )
 
 

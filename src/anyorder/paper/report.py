@@ -141,7 +141,11 @@ def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
     """The chosen settings over each reported number, and every candidate over the penalty weight."""
     plan = experiment.plan(scale)
     numeric = [key for key, values in plan.over.items() if len(values) > 1 and all(_is_number(v) for v in values)]
-    charts = [Chart(key, experiment.headline, log=_spans_decades(plan.over[key])) for key in numeric]
+    charts = [
+        Chart(key, experiment.headline, log=_spans_decades(plan.over[key]), minus=minus)
+        for key in numeric
+        for minus in ([None, "plain"] if "plain" in plan.methods else [None])
+    ]
     weights = {c.get("penalty_weight") for candidates in plan.methods.values() for c in candidates}
     if len(weights - {None}) > 1:
         split = next(iter(plan.over), None)
@@ -258,7 +262,19 @@ def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
         )
         for x, y in _points(chart, row):
             groups.setdefault(label, {}).setdefault(x, {})[row["seed"]] = y
-    return [Line(label, {x: Sample(v) for x, v in sorted(points.items())}) for label, points in groups.items()]
+    lines = [Line(label, {x: Sample(v) for x, v in sorted(points.items())}) for label, points in groups.items()]
+    return lines if chart.minus is None else _differences(lines, chart.minus)
+
+
+def _differences(lines: list[Line], base: str) -> list[Line]:
+    """Each line minus the base's, seed by seed, where both have at least one seed in common."""
+    theirs = next((line.points for line in lines if line.label == base), {})
+    found = []
+    for line in lines:
+        points = {x: sample.minus(theirs[x]) for x, sample in line.points.items() if x in theirs}
+        if line.label != base:
+            found.append(Line(line.label, {x: sample for x, sample in points.items() if len(sample)}))
+    return found
 
 
 def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
@@ -297,6 +313,7 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
         return []
 
     methods = list(dict.fromkeys(order))
+    figure = chart.metric.replace("_", " ") + (f" minus that of {chart.minus}" if chart.minus else "")
 
     def colour_of(number: int, label: str) -> str:  # a method has the same colour in every figure of an experiment
         return COLOURS[(number if chart.by else methods.index(label)) % len(COLOURS)]
@@ -320,7 +337,9 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
             axes.set_xscale("symlog", linthresh=1e-3) if any(0.0 in line.points for line in lines) else axes.set_xscale(
                 "log"
             )
-        if chart.metric == "accuracy":
+        if chart.minus is not None:
+            axes.axhline(0, color="#5b6472", linewidth=1)
+        elif chart.metric == "accuracy":
             bottom = max(0.0, axes.get_ylim()[0])
             high = axes.get_ylim()[1]
             axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if high > 0.9 else high)
@@ -328,14 +347,15 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
         elif chart.metric in ("mae", "rmse", "order_gap"):
             axes.set_yscale("log")
         axes.set_xlabel(chart.x.replace("_", " "))
-        axes.set_ylabel(chart.metric.replace("_", " "))
+        axes.set_ylabel(figure)
         axes.set_title(title or experiment.name)
         axes.legend(fontsize=8, frameon=False)
 
     seeds = max(len(s) for line in lines for s in line.points.values())
     ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
-    what = f"{chart.metric.replace('_', ' ')} against {chart.x.replace('_', ' ')}"
-    caption = f"{what[0].upper()}{what[1:]}; mean and 95 % interval of {seeds} seeds."
+    what = f"{figure} against {chart.x.replace('_', ' ')}"
+    paired = ", paired by seed" if chart.minus else ""
+    caption = f"{what[0].upper()}{what[1:]}; mean and 95 % interval of {seeds} seeds{paired}."
     return [
         Figure(name, paint, f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}.", caption, 3.2)
     ]

@@ -101,6 +101,7 @@ class Chart:
 
     One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
     what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
+    ``minus`` names a method whose figure is subtracted, seed by seed.
     """
 
     x: str
@@ -110,6 +111,7 @@ class Chart:
     every: bool = False
     curve: bool = False
     log: bool = False
+    minus: str | None = None
 
 
 @dataclass(frozen=True)
