@@ -32,7 +32,7 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
     seconds = {n: medians(_steps(n), 1 if n >= 3000 else 3, warm_up=0 if n >= 3000 else 1) for n in lengths}
     if not quick:
         _draw(seconds)
-    return {**_slopes(seconds), **_hidden(quick), **_pairs(quick), **_memory(lengths), **_throughput(quick)}
+    return {**_slopes(seconds), **_hidden(quick), **_pairs(quick), **_memory(lengths, quick), **_throughput(quick)}
 
 
 def _training_step(model: nn.Module, elements: torch.Tensor, penalty: Any = None) -> Callable[[], None]:
@@ -106,12 +106,12 @@ def _pairs(quick: bool) -> dict[str, dict[str, Any]]:
     return {"growth_per_pair": entry(slope, "share of a step that each further adjacent pair a sample adds, n = 100")}
 
 
-def _memory(lengths: list[int]) -> dict[str, dict[str, Any]]:
-    """Peak resident memory of a plain and a penalised step, in processes of their own, above one of n = 1."""
-    peaks = {(kind, n): _peak(kind, n) for kind in ("plain", "prefix", "subset") for n in (lengths[0], lengths[-1])}
+def _memory(lengths: list[int], quick: bool) -> dict[str, dict[str, Any]]:
+    """Numbers kept by a plain and a penalised step, from peak resident memory in processes of their own."""
     entries = {}
-    for kind in ("plain", "prefix", "subset"):
-        slope = (peaks[kind, lengths[-1]] - peaks[kind, lengths[0]]) / (lengths[-1] - lengths[0]) / BATCH / HIDDEN / 4
+    for kind in ["plain"] if quick else ["plain", "prefix", "subset"]:
+        short, long = (_peak(kind, n) for n in (lengths[0], lengths[-1]))
+        slope = (long - short) / (lengths[-1] - lengths[0]) / BATCH / HIDDEN / 4
         entries[f"memory_floats_per_step_{kind}"] = entry(
             slope, f"numbers kept for each element and hidden unit by a training step ({kind}), beyond n = {lengths[0]}"
         )

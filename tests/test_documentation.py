@@ -9,17 +9,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}")
+# The blocks of a page run one after another, as a reader runs them; pages that mix them with commands, elsewhere.
+RUN_ELSEWHERE = {"tables.md": "test_cli.py", "streaming.md": "test_streaming.py"}
+SCRIPTS = {
+    page.name: "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
     for page in PAGES
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S), 1)
-]
+    if page.name not in RUN_ELSEWHERE
+}
+CODE = re.compile(r"^```sh\n(.*?)^```|`([^`\n]+)`", re.M | re.S)  # blocks of commands, and code inside a line
 COMMANDS = sorted(
     {
-        (page.name, match.group(1))
+        (page.name, command)
         for page in PAGES
-        for match in re.finditer(r"\banyorder ([a-z]+) (?=[\w.\[-])", page.read_text())
-        if page.read_text()[max(0, match.start() - 1)] in "`\n "
+        for code in CODE.finditer(page.read_text())
+        for command in re.findall(r"^(?:\$ )?anyorder ([a-z]+)\b", code.group(1) or code.group(2), re.M)
     }
 )
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -29,10 +32,15 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_every_python_block_runs(block: str, tmp_path: Path) -> None:
-    done = run([sys.executable, "-c", "import torch; torch.set_num_threads(1)\n" + block], tmp_path)
+@pytest.mark.parametrize("page", [name for name, script in SCRIPTS.items() if script])
+def test_every_python_block_runs(page: str, tmp_path: Path) -> None:
+    done = run([sys.executable, "-c", "import torch; torch.set_num_threads(1)\n" + SCRIPTS[page]], tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_pages_run_elsewhere_are_read_there() -> None:
+    for page, test in RUN_ELSEWHERE.items():
+        assert page in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -60,8 +68,8 @@ def test_every_documented_command_exists() -> None:
 
     known = set(get_command(app).commands)
     for page, command in COMMANDS:
-        if command not in {"is", "and", "gives"}:
-            assert command in known, f"{page} shows `anyorder {command}`, which is no command"
+        assert command in known, f"{page} shows `anyorder {command}`, which is no command"
+    assert known <= {command for _, command in COMMANDS}, "every command is documented"
 
 
 def test_the_paper_map_names_tests_that_exist() -> None:
