@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -211,6 +212,14 @@ def test_two_sweeps_on_one_file_are_refused(tmp_path):
 def test_wrong_options_are_refused(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         sweep(toy_experiment.toy(), **{"scale": "smoke", "out": tmp_path, **options})
+
+
+def test_an_address_without_a_head_is_refused_at_once(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"  # bound, but nobody listens
+        with pytest.raises(InputError, match=f"no Ray head answers at {address}"):
+            sweep(toy_experiment.toy(), "smoke", out=tmp_path, engine="ray", address=address)
 
 
 def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_path):

@@ -15,6 +15,7 @@ import multiprocessing.connection
 import os
 import platform
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -294,8 +295,9 @@ def ray_engine(
         raise InputError("the Ray engine needs its extra: pip install 'anyorder[ray]'") from None
     ours = not ray.is_initialized()
     if ours:
+        _require_answer(address)
         code = {"py_modules": [str(Path(__file__).resolve().parents[1])], "excludes": ["__pycache__"]}
-        ray.init(address=address, runtime_env=code, log_to_driver=False, logging_level=40)
+        ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
     _send_by_value(experiment.run)
     run_remotely = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
         _run_remotely
@@ -314,6 +316,18 @@ def ray_engine(
     finally:
         if ours:
             ray.shutdown()
+
+
+def _require_answer(address: str | None) -> None:
+    """Refuse an address nobody listens at; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise InputError(
+                f"no Ray head answers at {address} ({error}); `ray start --head` prints the address to use"
+            ) from None
 
 
 def _run_remotely(run: Run, cpus: int, trial: Trial, data: Any, command: str) -> Any:
