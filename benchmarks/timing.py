@@ -12,13 +12,17 @@ from typing import Any
 
 
 def medians(contenders: Mapping[str, Callable[[], Any]], repetitions: int, warm_up: int = 1) -> dict[str, float]:
-    """Median seconds of each contender; every repetition runs all of them in turn, so that all share the weather."""
+    """Median seconds of each contender.
+
+    Every repetition runs all of them in turn, forwards and backwards by turns, so that all share the weather and none
+    always runs after the same other.
+    """
     for _ in range(warm_up):
         for run in contenders.values():
             run()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repetitions):
-        for name, run in contenders.items():
+    for repetition in range(repetitions):
+        for name, run in list(contenders.items())[:: 1 if repetition % 2 == 0 else -1]:
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
