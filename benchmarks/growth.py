@@ -5,7 +5,6 @@ Draws docs/figures/growth.png: seconds of a training step against n on log axes.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from benchmarks.timing import entry, medians
+from benchmarks.timing import entry, medians, peak_memory
 
 FIGURE = Path(__file__).parent.parent / "docs" / "figures" / "growth.png"
 LENGTHS = [100, 300, 1000, 3000, 10000]
@@ -131,7 +130,7 @@ def peak_of(kind: str, n: int) -> float:
     torch.set_num_threads(1)
     steps = _steps(n)
     steps[{"plain": "plain", "prefix": "SIRE prefix", "subset": "SIRE subset"}[kind]]()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return peak_memory()
 
 
 def _throughput(quick: bool) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from torch.nn import functional as F
 import anyorder as ao
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
-from benchmarks.timing import entry, medians
+from benchmarks.timing import entry, medians, peak_memory
 
 SETTING = "GRU 80, n = 10, batch 128"
 
@@ -93,9 +92,9 @@ def peak_of_a_step(n: int, window: int, hidden: int = 128, batch: int = 16) -> f
         train(model, "mse", data, config=config, penalty=penalty, penalty_weight=1.0, progress=False)
 
     run(8, 4)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     run(n, window)
-    return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return peak_memory() - before
 
 
 def data_parallel(out: str, epochs: int) -> None:

@@ -24,7 +24,7 @@ TRIALS = 8
 
 def run(quick: bool = False) -> dict[str, Any]:
     """``two_workers_over_one``: the share of one worker's time that two need."""
-    trials, steps, repetitions = (4, 20, 1) if quick else (TRIALS, 250, 3)
+    trials, steps, repetitions = (4, 20, 1) if quick else (TRIALS, 600, 2)
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("ANYORDER_HOME")
         os.environ["ANYORDER_HOME"] = str(Path(folder) / "home")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -50,3 +52,14 @@ def machine() -> str:
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
     return f"{model}, {os.cpu_count()} cores"
+
+
+def peak_memory() -> float:
+    """The largest resident size of this process so far, in bytes.
+
+    Linux keeps it a program; getrusage, used elsewhere, may remember the peak of the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024.0 * int(next(line.split()[1] for line in status.read_text().splitlines() if "VmHWM" in line))
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
