@@ -243,8 +243,8 @@ def test_random_state_decides_everything_and_nothing_outside_is_touched():
 def test_fitting_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        classifier().fit(*[ragged_sums()[0], np.arange(60) % 2])
-        regressor().fit(*ragged_sums())
+        fitted = [classifier().fit(ragged_sums()[0], np.arange(60) % 2), regressor().fit(*ragged_sums())]
+    assert all(hasattr(estimator, "model_") for estimator in fitted)
 
 
 def test_partial_fit_goes_on_where_it_was():

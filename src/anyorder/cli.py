@@ -233,7 +233,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path(
     """Train, compare and audit four small models, and write a page about it (a few minutes)."""
     from anyorder.demo import run
 
-    run(out)
+    run(out, say=typer.echo)
 
 
 @app.command()
