@@ -15,11 +15,11 @@ def test_a_short_demonstration_writes_its_page_and_says_what_it_did(tmp_path: Pa
 
 
 def test_baskets_are_priced_by_what_is_in_them() -> None:
-    X, y = demo.baskets(50, seed=3)
+    sets, y = demo.baskets(50, seed=3)
     again, _ = demo.baskets(50, seed=3)
-    assert (X == again).all()
-    assert X.shape == (50, demo.ITEMS, demo.CODE)
-    prices = {tuple(code): None for basket in X for code in basket}
+    assert (sets == again).all()
+    assert sets.shape == (50, demo.ITEMS, demo.CODE)
+    prices = {tuple(code): None for basket in sets for code in basket}
     assert len(prices) <= demo.GOODS
     assert y.min() >= 0
     assert y.max() <= demo.ITEMS * (demo.GOODS - 1)

@@ -243,7 +243,7 @@ def comparison_figure(comparison: Any) -> Figure:
 
     def draw(axes: Axes) -> None:
         axes.set_xscale("log")
-        for rank, i in enumerate(np.argsort(scores)):
+        for rank, i in enumerate(np.argsort(shown, kind="stable")):  # neighbours take turns above and below
             fill = BLUE if rows[i]["choice"] else "none"
             axes.scatter(shown[i], scores[i], s=64, color=fill, edgecolor=BLUE, linewidth=2, zorder=3)
             offset = (0, 9) if rank % 2 else (0, -17)

@@ -18,8 +18,8 @@ from anyorder.estimators import SetRegressor
 BASKETS, TEST, ITEMS, GOODS, CODE = 200, 500, 10, 20, 32
 CONTENDERS: dict[str, dict[str, Any]] = {
     "plain GRU": {"penalty": None, "penalty_weight": 0.0},
-    "GRU + SIRE, weight 1": {"penalty_weight": 1.0},
-    "GRU + SIRE, weight 30": {"penalty_weight": 30.0},
+    "SIRE, weight 1": {"penalty_weight": 1.0},
+    "SIRE, weight 30": {"penalty_weight": 30.0},
     "DeepSets": {"model": "deepsets", "penalty": None, "penalty_weight": 0.0},
 }
 
