@@ -134,6 +134,10 @@ def test_dropout_acts_between_layers_in_train_mode_and_never_in_step() -> None:
     r.eval()
     assert not r.scan(elements).dropped
     assert torch.equal(r.scan(elements).last, r.scan(elements).last)
+    plain = r.scan(elements).last
+    masked = r.train().scan(elements).last
+    assert torch.equal(masked[:, 0], plain[:, 0])  # nothing is dropped before the first layer
+    assert not torch.equal(masked[:, 1], plain[:, 1])
 
 
 class DroppingCell(nn.Module):
