@@ -215,15 +215,15 @@ def row(method, seed, accuracy, weight=None, selected=True, **setting):
     return {"method": method, "seed": seed, "setting": given, "metrics": metrics, "selected": selected}
 
 
-@pytest.mark.parametrize(("gain", "holds"), [(0.05, True), (0.0, False), (-0.05, False)])
-def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, holds):
+@pytest.mark.parametrize(("gain", "verdict"), [(0.05, "holds"), (0.0, "not clear"), (-0.05, "does not hold")])
+def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
     plain = [row("plain", s, 0.8 + 0.02 * s) for s in range(5)]
     sire = [row("sire", s, 0.8 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=10.0) for s in range(5)]
     other = [row("sire", s, 0.5, weight=1.0, selected=False) for s in range(5)]
     beside = [row("deepsets", s, 0.7) for s in range(5)]
     rows = [*plain, *sire, *other, *beside]
     claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
-    assert [claim.holds for claim in claims] == [holds, None, None]
+    assert [claim.verdict for claim in claims] == [verdict, None, None]
     assert "10 % of the labels: sire has accuracy" in claims[0].text
     assert f"paired difference {gain:+.3f}" in claims[0].text
     assert "deepsets 0.700" in claims[1].text

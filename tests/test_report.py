@@ -90,15 +90,79 @@ def test_labels_needed_lies_between_the_measured_numbers_on_a_logarithmic_axis()
 def test_claims_hold_or_do_not_by_the_numbers():
     experiment = EXPERIMENTS["sub-vs-sire"]
     claims = claims_of(experiment, rows_of("sub-vs-sire", by_weight))
-    texts = {claim.text: claim.holds for claim in claims}
-    assert texts["sire: accuracy 0.982 ± 0.002, asked for at least 0.95"] is True
+    texts = {claim.text: claim.verdict for claim in claims}
+    assert texts["sire: accuracy 0.982 ± 0.002, asked for at least 0.95"] == "holds"
     (verdict,) = [claim for claim in claims if claim.text.startswith("SIRE beats SUB")]
-    assert verdict.holds is True
+    assert verdict.verdict == "holds"
     assert "0.982 ± 0.002 against 0.962 ± 0.002, paired difference +0.020" in verdict.text
     worse = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9 * by_weight(trial, n)))
-    assert next(claim for claim in worse if claim.text.startswith("sire: accuracy")).holds is False
+    assert next(claim for claim in worse if claim.text.startswith("sire: accuracy")).verdict == "does not hold"
     level = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9))
-    assert next(claim for claim in level if claim.text.startswith("SIRE beats SUB")).holds is False
+    assert next(claim for claim in level if claim.text.startswith("SIRE beats SUB")).verdict == "not clear"
+
+
+def figures(metric, means, *, spread=0.001, **setting):
+    """Chosen rows of three seeds: ``means[method]`` and, seed by seed, a little around it."""
+    return [
+        {
+            "method": method,
+            "seed": seed,
+            "setting": setting,
+            "metrics": {metric: mean + spread * (seed if method.startswith("sire") else -seed)},
+            "selected": True,
+        }
+        for method, mean in means.items()
+        for seed in range(3)
+    ]
+
+
+def verdicts_of(name, rows):
+    return {claim.text: claim.verdict for claim in claims_of(EXPERIMENTS[name], rows) if claim.verdict is not None}
+
+
+def test_on_sum_the_better_sire_is_held_against_each_rival():
+    rows = [
+        *figures("accuracy", {"plain": 0.9, "pi-sgd": 0.9, "deepsets": 0.9, "sire": 0.5}, n=5),
+        *figures("accuracy", {"plain": 0.4, "pi-sgd": 0.7, "deepsets": 0.9, "sire": 0.5, "sire+shuffle": 0.6}, n=10),
+        *figures("accuracy", {"plain": 0.4, "pi-sgd": 0.6, "deepsets": 0.5, "sire+shuffle": 0.6}, spread=0.01, n=15),
+    ]
+    found = verdicts_of("sum", rows)
+    assert [(text.split(",")[0], verdict) for text, verdict in found.items()] == [
+        ("n = 10: sire+shuffle is above plain", "holds"),
+        ("n = 10: sire+shuffle is above pi-sgd", "does not hold"),
+        ("n = 15: sire+shuffle is above plain", "holds"),
+        ("n = 15: sire+shuffle is above pi-sgd", "not clear"),
+        ("The better SIRE is above DeepSets from n = 15 on", "holds"),
+    ]
+    assert verdicts_of("sum", rows[:12]) == {"The better SIRE is above DeepSets from some n on": "does not hold"}
+
+
+@pytest.mark.parametrize(("sire", "verdict"), [(0.9, "holds"), (0.8005, "holds"), (0.7, "does not hold")])
+def test_on_range_sire_is_to_be_level_with_the_best_other(sire, verdict):
+    rows = figures("accuracy", {"plain": 0.6, "deepsets": 0.8, "sire": sire}, n=5)
+    ((text, found),) = verdicts_of("range", rows).items()
+    assert found == verdict
+    assert "level with the best other, deepsets" in text
+
+
+@pytest.mark.parametrize(("sire", "verdict"), [(4.0, "holds"), (5.0, "not clear"), (6.0, "does not hold")])
+def test_on_variance_sires_error_is_to_be_below_that_of_deepsets(sire, verdict):
+    rows = figures("rmse", {"plain": 1.0, "deepsets": 5.0, "sire": sire}, spread=0.1, n=5)
+    assert list(verdicts_of("variance", rows).values()) == [verdict]
+
+
+def test_labels_needed_are_compared_only_where_the_whole_range_was_measured():
+    few = figures("accuracy", {"plain": 0.5, "sire": 0.95}, alphabet=20, labels=500)
+    assert claims_of(EXPERIMENTS["labels"], few) == []
+    rows = [
+        *figures("accuracy", {"plain": 0.1, "sire": 0.2, "deepsets": 0.2}, spread=0.0, alphabet=20, labels=50),
+        *figures("accuracy", {"plain": 0.5, "sire": 0.9, "pi-sgd": 0.99}, spread=0.0, alphabet=20, labels=500),
+        *figures("accuracy", {"plain": 0.9, "sire": 0.95, "deepsets": 0.8}, spread=0.0, alphabet=20, labels=5000),
+    ]
+    assert verdicts_of("labels", rows) == {
+        "Numbers below 20: SIRE needs fewer labels than plain, 10.0 times fewer": "holds",
+        "Numbers below 20: SIRE needs fewer labels than deepsets, at least 10 times fewer": "holds",
+    }
 
 
 def test_equal_weight_and_equal_time_are_compared():
@@ -121,7 +185,7 @@ def test_no_verdict_while_trials_are_missing():
     rows = rows_of("sub-vs-sire", by_weight, keep=lambda trial: trial.method != "sub")
     section = section_of(experiment, "laptop", experiment.with_selection(rows, "laptop"))
     assert section.finished < section.planned
-    assert section.verdict is None
+    assert section.verdict == "open"
     assert {entry.method for entry in section.entries} == {"plain", "sire"}
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import multiprocessing
+import os
 import random
 import signal
 import socket
@@ -222,29 +223,36 @@ def test_an_address_without_a_head_is_refused_at_once(tmp_path):
             sweep(toy_experiment.toy(), "smoke", out=tmp_path, engine="ray", address=address)
 
 
-def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_path):
+def sweep_lengths(out, home):
+    """A real experiment at smoke scale: 36 trials."""
+    os.environ["ANYORDER_HOME"] = str(home)
+    return sweep(EXPERIMENTS["lengths"], "smoke", out=out, jobs=1)
+
+
+def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "home"))
     context = multiprocessing.get_context("forkserver")
     chance = random.Random(0)
-    path = tmp_path / "killed" / "toy.jsonl"
+    path = tmp_path / "killed" / "lengths.jsonl"
     sizes = []
     for _ in range(10):
         before, deadline = len(read_rows(path)), time.monotonic() + 120
-        process = context.Process(target=toy_experiment.sweep_slowly, args=(path.parent, tmp_path / "home"))
+        process = context.Process(target=sweep_lengths, args=(path.parent, tmp_path / "home"))
         process.start()
         while process.is_alive() and len(read_rows(path)) == before and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.25))  # less than a trial takes: ten rounds cannot finish all thirty
+        time.sleep(chance.uniform(0, 0.1))
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL  # it had not finished by itself
         sizes.append(len(read_rows(path)))
     assert sizes == sorted(set(sizes))  # every one got further, none lost a row
-    rows = sweep(toy_experiment.toy(sleep=0.3), "smoke", out=path.parent, jobs=2)
+    rows = sweep_lengths(path.parent, tmp_path / "home")
     assert len(rows) > sizes[-1]
-    assert bare(rows) == bare(sweep(toy_experiment.toy(sleep=0.3), "smoke", out=tmp_path / "whole", jobs=2))
+    assert bare(rows) == bare(sweep_lengths(tmp_path / "whole", tmp_path / "home"))
     assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows)
     assert list((tmp_path / "home").glob("trials/*/*")) == []  # nothing unfinished is left behind
-    assert [file.name for file in path.parent.iterdir()] == ["toy.jsonl"]
+    assert [file.name for file in path.parent.iterdir()] == ["lengths.jsonl"]
 
 
 # --- the command

@@ -56,12 +56,6 @@ def toy(name: str = "toy", **fixed: object) -> Experiment:
     )
 
 
-def sweep_slowly(out: Path, home: Path) -> None:
-    """A sweep that takes long enough to be killed in the middle."""
-    os.environ["ANYORDER_HOME"] = str(home)
-    sweep(toy(sleep=0.3), "smoke", out=out, jobs=2)
-
-
 def sweep_on_ray(out: str, address: str, pids: str) -> None:
     """24 trials on a Ray cluster; each notes its process in the folder ``pids`` while it runs."""
     sweep(toy(sleep=0.3, pids=pids), "smoke", out=out, engine="ray", address=address, only=["a"])

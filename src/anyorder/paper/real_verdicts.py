@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anyorder.paper.statistics import Claim, difference, matching, pm, sample_of
+from anyorder.paper.statistics import Claim, ahead, difference, matching, pm, sample_of
 from anyorder.paper.trials import Row
 
 Verdict = Callable[[Sequence[Row], Sequence[Row]], list[Claim]]
@@ -44,15 +44,14 @@ def _against_plain(chosen: Sequence[Row], metric: str, place: str) -> list[Claim
     found = []
     for method in (m for m in methods if m.startswith("sire")):
         mine = sample_of(chosen, metric, method)
-        shared = mine.minus(plain)
-        if len(shared) < 2:
+        if len(mine.minus(plain)) < 2:
             continue
         gaps = " and ".join(f"{sample_of(chosen, 'order_gap', m).mean:.2g}" for m in (method, "plain"))
         found.append(
             Claim(
                 f"{place}{method} has {what} {pm(mine)}, plain {pm(plain)}, paired difference "
                 f"{difference(mine, plain)}; order gaps {gaps}",
-                shared.low > 0,
+                ahead(mine, plain),
             )
         )
     if others and len(plain):

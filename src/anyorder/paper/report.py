@@ -24,7 +24,7 @@ from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
-TONES = {True: "good", False: "bad", None: "fair"}
+TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; every other is "fair"
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,17 @@ class Section:
         return min((len(entry.figure) for entry in self.entries), default=0)
 
     @property
-    def verdict(self) -> bool | None:
-        """Whether every claim that numbers can decide holds; None while trials are missing or none can."""
-        decided = [claim.holds for claim in self.claims if claim.holds is not None]
-        return all(decided) if decided and self.finished >= self.planned else None
+    def verdict(self) -> str:
+        """What the claims that numbers can decide come to; "open" while trials are missing or none can be decided."""
+        decided = {claim.verdict for claim in self.claims} - {None}
+        if not decided or self.finished < self.planned:
+            return "open"
+        worst = next(v for v in ("does not hold", "not clear", "holds") if v in decided)
+        return worst if len(decided) == 1 else f"{worst} in every part"
 
     @property
     def failing(self) -> list[Claim]:
-        return [claim for claim in self.claims if claim.holds is False]
+        return [claim for claim in self.claims if claim.verdict == "does not hold"]
 
 
 def write_report(folder: str | Path) -> tuple[Path, Path]:
@@ -402,10 +405,8 @@ def markdown(sections: Sequence[Section]) -> str:
     ]
     lines += ["| experiment | scale | trials | seeds | hours | verdict |", "|---|---|---|---|---|---|"]
     for s in sections:
-        verdict = {True: "holds", False: "does not hold in every part", None: "open"}[s.verdict]
-        lines.append(
-            f"| {s.experiment.name} | {s.scale} | {s.finished}/{s.planned} | {s.seeds} | {s.hours:.2f} | {verdict} |"
-        )
+        trials = f"{s.finished}/{s.planned}"
+        lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} | {s.verdict} |")
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
@@ -417,8 +418,7 @@ def markdown(sections: Sequence[Section]) -> str:
                 lines.append(f"| {c.what} | {c.paper} | {pm(c.ours, 4)} | {len(c.ours)} | {c.accepted} | {met} |")
         if s.claims:
             lines.append("")
-            marks = {True: "holds", False: "does not hold", None: "seen"}
-            lines += [f"- {marks[claim.holds]}: {claim.text}" for claim in s.claims]
+            lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.claims]
         if s.entries:
             figure = s.experiment.headline
             head = f"| method | where | chosen | {figure} | seeds | train loss | order gap | parameters | s |"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from scipy import stats
 
@@ -71,12 +71,33 @@ def difference(one: Sample, other: Sample, digits: int = 3) -> str:
     return f"{gap.mean:+.{digits}f} (95 % interval {gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
 
 
+Verdict = Literal["holds", "does not hold", "not clear"]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A sentence with its numbers, and whether it holds: None where that is not for the numbers to say."""
 
     text: str
-    holds: bool | None = None
+    verdict: Verdict | None = None
+
+
+def held(outcome: bool) -> Verdict:
+    """The verdict on what a single comparison of means decides."""
+    return "holds" if outcome else "does not hold"
+
+
+def ahead(one: Sample, other: Sample, *, lower: bool = False) -> Verdict:
+    """Whether ``one`` is better, seed by seed: not clear where the 95 % interval of the difference contains 0.
+
+    >>> one = Sample({0: 0.90, 1: 0.93, 2: 0.91})
+    >>> ahead(one, Sample({0: 0.80, 1: 0.82, 2: 0.81})), ahead(one, Sample({0: 0.91, 1: 0.92, 2: 0.91}))
+    ('holds', 'not clear')
+    """
+    gap = other.minus(one) if lower else one.minus(other)
+    if gap.low > 0:
+        return "holds"
+    return "does not hold" if gap.high < 0 else "not clear"
 
 
 def matching(rows: Sequence[Row], where: Setting) -> list[Row]:

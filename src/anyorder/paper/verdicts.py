@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anyorder.paper.real_verdicts import REAL_VERDICTS
-from anyorder.paper.statistics import Claim, difference, labels_for, pm, sample_of
+from anyorder.paper.statistics import Claim, Sample, ahead, difference, held, labels_for, pm, sample_of
 from anyorder.paper.trials import Expected, Experiment, Row
 
 
@@ -26,7 +26,7 @@ def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
     place = ", ".join(f"{key} {value}" for key, value in expected.where.items())
     asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
     text = f"{expected.method}{f' ({place})' if place else ''}: {expected.metric} {pm(ours)}, asked for {asked}"
-    return [Claim(text, low <= ours.mean <= high)]
+    return [Claim(text, held(low <= ours.mean <= high))]
 
 
 def _parity(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
@@ -46,11 +46,11 @@ def _sub_vs_sire(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
             Claim(
                 f"SIRE beats SUB, each at its best weight: {pm(sire)} against {pm(sub)}, paired difference "
                 f"{difference(sire, sub)}",
-                sire.minus(sub).low > 0,
+                ahead(sire, sub),
             )
         )
     if len(sire) and len(plain):
-        found.append(Claim(f"Both beat no penalty: {pm(plain)} without", sire.minus(plain).low > 0))
+        found.append(Claim(f"SIRE beats no penalty: {pm(plain)} without", ahead(sire, plain)))
     weights = sorted({row["setting"]["penalty_weight"] for row in rows if "penalty_weight" in row["setting"]})
     better = []
     for weight in weights:
@@ -67,7 +67,7 @@ def _sub_vs_sire(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         )
         if len(one) and len(other):
             text = f"On the paper's own weights, .001 to .1, SIRE is ahead: {pm(one)} against {pm(other)}"
-            found.append(Claim(text, one.minus(other).low > 0))
+            found.append(Claim(text, ahead(one, other)))
     found += _convergence(chosen) + _equal_time(chosen)
     return found
 
@@ -85,7 +85,7 @@ def _convergence(chosen: Sequence[Row], level: float = 0.8) -> list[Claim]:
             return []
         epochs[method] = _mean([epoch for epoch in reached if epoch is not None])
     text = f"SIRE converges faster, each at its best weight: validation accuracy {level:g} after {epochs['sire']:.0f} "
-    return [Claim(f"{text}epochs, SUB after {epochs['sub']:.0f}", epochs["sire"] < epochs["sub"])]
+    return [Claim(f"{text}epochs, SUB after {epochs['sub']:.0f}", held(epochs["sire"] < epochs["sub"]))]
 
 
 def _equal_time(chosen: Sequence[Row]) -> list[Claim]:
@@ -121,21 +121,25 @@ def _mean(values: Sequence[float]) -> float:
 def _labels(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found = []
     for alphabet in sorted({row["setting"]["alphabet"] for row in chosen}):
-        methods = sorted({row["method"] for row in chosen if row["setting"]["alphabet"] == alphabet})
-        needed = {method: labels_for(chosen, method, 0.9, alphabet=alphabet) for method in methods}
+        here = [row for row in chosen if row["setting"]["alphabet"] == alphabet]
+        measured = {m: {r["setting"]["labels"] for r in here if r["method"] == m} for m in {r["method"] for r in here}}
+        fewest, most = min(set().union(*measured.values())), max(set().union(*measured.values()))
+        whole = [method for method, numbers in sorted(measured.items()) if {fewest, most} <= numbers]
+        if fewest == most or not whole:
+            continue  # one number of labels says nothing about how many are needed
+        needed = {method: labels_for(here, method, 0.9) for method in whole}
         text = "; ".join(f"{m} {'not reached' if v is None else f'{v:.0f}'}" for m, v in needed.items())
         found.append(Claim(f"Labels needed for .9, numbers below {alphabet}: {text}"))
         sire = needed.get("sire")
-        if sire is not None:
-            for other in ("plain", "pi-sgd", "deepsets"):
-                theirs = needed.get(other)
-                if theirs is not None:
-                    found.append(
-                        Claim(f"SIRE needs {theirs / sire:.1f} times fewer labels than {other}", theirs > sire)
-                    )
-                elif other in needed:
-                    most = max(r["setting"]["labels"] for r in chosen if r["method"] == other)
-                    found.append(Claim(f"SIRE needs at least {most / sire:.0f} times fewer labels than {other}", True))
+        if sire is None:
+            continue
+        for other in ("plain", "pi-sgd", "deepsets"):
+            theirs = needed.get(other)
+            start = f"Numbers below {alphabet}: SIRE needs fewer labels than {other},"
+            if theirs is not None:
+                found.append(Claim(f"{start} {theirs / sire:.1f} times fewer", held(theirs > sire)))
+            elif other in needed:
+                found.append(Claim(f"{start} at least {most / sire:.0f} times fewer", "holds"))
     return found
 
 
@@ -145,9 +149,8 @@ def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         for n in sorted({row["setting"]["n"] for row in chosen}):
             plain, sire = (sample_of(chosen, "accuracy", m, n=n, labels=labels) for m in ("plain", "sire"))
             if len(plain) and len(sire):
-                gap = sire.minus(plain)
                 text = f"n = {n}, {labels:,} samples: {pm(sire)} with the penalty, {pm(plain)} without"
-                found.append(Claim(f"{text}, paired difference {difference(sire, plain)}", gap.low > 0))
+                found.append(Claim(f"{text}, paired difference {difference(sire, plain)}", ahead(sire, plain)))
     return found
 
 
@@ -166,7 +169,7 @@ def _dial(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         Claim(
             f"The order gap falls from {points[weights[0]][1].mean:.2g} at weight {weights[0]:g} to "
             f"{points[weights[-1]][1].mean:.2g} at {weights[-1]:g}",
-            points[weights[-1]][1].mean < points[weights[0]][1].mean,
+            held(points[weights[-1]][1].mean < points[weights[0]][1].mean),
         ),
     ]
     accuracy, gap, weight = (sample_of(chosen, m, "sire+budget") for m in ("accuracy", "order_gap", "final_weight"))
@@ -192,29 +195,63 @@ def _lengths(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     return found
 
 
-def _by_n(metric: str, lower: bool) -> Callable[[Sequence[Row], Sequence[Row]], list[Claim]]:
-    def verdict(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
-        found = []
-        for n in sorted({row["setting"]["n"] for row in chosen}):
-            here = {m: sample_of(chosen, metric, m, n=n) for m in sorted({row["method"] for row in chosen})}
-            here = {method: sample for method, sample in here.items() if len(sample)}
-            mine = [here[m] for m in ("sire", "sire+shuffle") if m in here]
-            theirs = {m: s for m, s in here.items() if not m.startswith("sire")}
-            if not mine or not theirs:
-                continue
-            sign = -1 if lower else 1
-            best = max(mine, key=lambda sample: sign * sample.mean)
-            beaten = [m for m, s in theirs.items() if sign * best.mean > sign * s.mean]
-            rest = "; ".join(f"{m} {s.mean:.3f}" for m, s in theirs.items())
-            found.append(
-                Claim(
-                    f"n = {n}: the better SIRE {pm(best)}; {rest}. Better than {', '.join(beaten) or 'none'}",
-                    len(beaten) == len(theirs),
-                )
-            )
-        return found
+def _by_n(chosen: Sequence[Row], metric: str, lower: bool = False) -> dict[int, tuple[str, Sample, dict[str, Sample]]]:
+    """For each n with rows: the better form of SIRE (by test mean), its figure, and the other methods' figures."""
+    found = {}
+    for n in sorted({row["setting"]["n"] for row in chosen}):
+        here = {m: sample_of(chosen, metric, m, n=n) for m in sorted({row["method"] for row in chosen})}
+        here = {method: sample for method, sample in here.items() if len(sample)}
+        mine = [method for method in here if method.startswith("sire")]
+        theirs = {method: sample for method, sample in here.items() if method not in mine}
+        if mine and theirs:
+            best = (min if lower else max)(mine, key=lambda method: here[method].mean)
+            found[n] = (best, here[best], theirs)
+    return found
 
-    return verdict
+
+def _beside(theirs: dict[str, Sample]) -> str:
+    return "; ".join(f"{method} {pm(sample)}" for method, sample in theirs.items())
+
+
+def _sum(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found, above = [], {}
+    for n, (best, mine, theirs) in _by_n(chosen, "accuracy").items():
+        found.append(Claim(f"n = {n}: the better SIRE ({best}) {pm(mine)}; {_beside(theirs)}"))
+        for rival in ("plain", "pi-sgd"):
+            if n >= 10 and rival in theirs:
+                gap = difference(mine, theirs[rival])
+                found.append(Claim(f"n = {n}: {best} is above {rival}, by {gap}", ahead(mine, theirs[rival])))
+        if "deepsets" in theirs:
+            above[n] = mine.mean > theirs["deepsets"].mean
+    since = [n for n in above if all(higher for m, higher in above.items() if m >= n)]
+    if since:
+        found.append(Claim(f"The better SIRE is above DeepSets from n = {since[0]} on", "holds"))
+    elif above:
+        found.append(Claim("The better SIRE is above DeepSets from some n on", "does not hold"))
+    return found
+
+
+def _range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for n, (best, mine, theirs) in _by_n(chosen, "accuracy").items():
+        rival = max(theirs, key=lambda method: theirs[method].mean)
+        text = f"n = {n}: the better SIRE ({best}) {pm(mine)} is level with the best other, {rival}"
+        gap = difference(mine, theirs[rival])
+        level = ahead(theirs[rival], mine) != "holds"
+        found.append(Claim(f"{text}: {gap}; {_beside(theirs)}", held(level)))
+    return found
+
+
+def _variance(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    found = []
+    for n, (best, mine, theirs) in _by_n(chosen, "rmse", lower=True).items():
+        if "deepsets" in theirs:
+            text = f"n = {n}: the better SIRE ({best}) has error {pm(mine, 1)}, below DeepSets'"
+            gap = difference(mine, theirs["deepsets"], 1)
+            rest = "; ".join(f"{method} {pm(sample, 1)}" for method, sample in theirs.items())
+            verdict = ahead(mine, theirs["deepsets"], lower=True)
+            found.append(Claim(f"{text}, by {gap}; {rest}", verdict))
+    return found
 
 
 VERDICTS: dict[str, Callable[[Sequence[Row], Sequence[Row]], list[Claim]]] = {
@@ -224,8 +261,8 @@ VERDICTS: dict[str, Callable[[Sequence[Row], Sequence[Row]], list[Claim]]] = {
     "half-range": _half_range,
     "dial": _dial,
     "lengths": _lengths,
-    "sum": _by_n("accuracy", lower=False),
-    "range": _by_n("accuracy", lower=False),
-    "variance": _by_n("rmse", lower=True),
+    "sum": _sum,
+    "range": _range,
+    "variance": _variance,
     **REAL_VERDICTS,
 }
