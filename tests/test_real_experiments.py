@@ -172,8 +172,8 @@ def test_5000_points_from_meshes_with_truncated_backpropagation(tmp_path):
     assert data.train.common_length == 5000
     assert POINTCLOUD_5000.plan("paper").fixed["truncate"] == 1000
     plan = POINTCLOUD_5000.plan("smoke")
-    setting = {**plan.fixed, **plan.methods["sire"][0], "truncate": 1000, "validation": 0.5}
-    trial = Trial("pointcloud-5000", "sire", setting, seed=0, scale="smoke")
+    setting = {**plan.fixed, **plan.methods["sire+shuffle"][0], "truncate": 1000, "validation": 0.5}
+    trial = Trial("pointcloud-5000", "sire+shuffle", setting, seed=0, scale="smoke")
     (outcome,) = POINTCLOUD_5000.run(trial, {"5000": data}, tmp_path)
     assert outcome["curve"]["epoch"] == [0]
     assert outcome["metrics"]["steps"] == 1

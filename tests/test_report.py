@@ -262,6 +262,22 @@ def test_the_pages_say_what_the_rows_say_and_nothing_is_fetched(tmp_path):
     assert re.search(r"0\.9820 ± 0\.0016", page)
 
 
+def test_trainings_timed_against_plain_torch_show_their_speed(tmp_path):
+    rows = rows_of("sub-vs-sire", by_weight)
+    for row in rows:
+        if row["method"] == "sire":
+            row["metrics"]["rate_over_plain_torch"] = 0.87
+    write_rows(tmp_path / "sub-vs-sire.jsonl", rows)
+    write_rows(tmp_path / "dial.jsonl", rows_of("dial", lambda trial, n: 0.9, "smoke"))
+    text, page = (path.read_text() for path in write_report(tmp_path))
+    ours, dial = text.split("## dial")
+    assert re.search(r"^\| sire .* \| 0\.87 \|$", ours, re.MULTILINE)
+    assert re.search(r"^\| sub .* \|  \|$", ours, re.MULTILINE)  # not timed: an empty cell
+    assert ours.count("Speed: samples a second") == 1
+    assert "speed" not in dial.lower()
+    assert page.count("Speed: samples a second") == 1
+
+
 def test_the_same_rows_make_the_same_pages(tmp_path):
     write_rows(tmp_path / "sub-vs-sire.jsonl", rows_of("sub-vs-sire", by_weight))
     first = [path.read_text() for path in write_report(tmp_path)]

@@ -210,7 +210,7 @@ def load_clouds(scale: str, *, points: int) -> dict[str, Dataset]:
 
 def _cloud_seconds(trial: Trial) -> float:
     """Measured: milliseconds a cloud of 100 points in training, growing with the points and the state."""
-    per_cloud = {"deepsets": 2.2, "plain": 6.1, "pi-sgd": 6.6, "set-transformer": 4.0}.get(trial.method, 10.0)
+    per_cloud = {"deepsets": 2.2, "plain": 6.1, "pi-sgd": 6.3, "set-transformer": 4.0}.get(trial.method, 7.0)
     points, width = trial.setting["points"], trial.setting["hidden"]
     clouds = 9843 * max(1, 1024 // points) * trial.setting["epochs"]
     return per_cloud / 1000 * points / 100 * max(1.0, (width / 256) ** 2) * clouds
@@ -228,18 +228,17 @@ _pointcloud = Plan(
         "activation": "tanh",
         "dropout": 0.5,
         "readout_dropout": 0.5,
-        "epochs": 6,
+        "epochs": 5,
         "batch_size": 64,
         "learning_rate": 0.002,
         "validation": 0.1,
         "track": True,
     },
     methods={
-        "sire": [{"dropout": 0.75, "penalty_weight": 0.1}],
+        "sire+shuffle": [{"dropout": 0.75, "penalty_weight": 0.1, "states": "prefix", "pairs": 2}],
         "deepsets": [{"equivariant": True, "pooling": "max"}],
-        "plain": [{"dropout": 0.75}],
         "pi-sgd": [{"dropout": 0.75}],
-        "sire+shuffle": [{"dropout": 0.75, "penalty_weight": 0.1}],
+        "plain": [{"dropout": 0.75}],
         "set-transformer": [{"inducing": 16, "hidden": 128}],
     },
     seeds=3,
@@ -268,18 +267,20 @@ POINTCLOUD = _clouds(
     "pointcloud",
     "On ModelNet40 with 100 points a GRU with SIRE reaches .835, DeepSets .825.",
     "The paper's model: φ three layers of 256, tanh; ρ one hidden layer; GRU of 256; λ = 0.1. Its dropout of .75 'in "
-    "the GRU layer' acts on the GRU's output, where a one-layer nn.GRU would ignore it. Batch 64 and a one-cycle "
-    "schedule to 2e-3 for every method. Each training shape gives ten disjoint clouds of 100 of its 1024 points, so an "
-    "epoch here is ten of the paper's. A tenth of the shapes is held out, and the best epoch on it is kept.",
+    "the GRU layer' acts on the GRU's output, where a one-layer nn.GRU would ignore it. SIRE's states are those of the "
+    "prefixes of a fresh random ordering, which are the paper's reachable states and cost little, so it differs from "
+    "the GRU on shuffled orderings (pi-sgd) in the penalty alone. Batch 64 and a one-cycle schedule to 2e-3 for every "
+    "method. Each training shape gives ten disjoint clouds of 100 of its 1024 points, so the five epochs here are "
+    "fifty of the paper's. A tenth of the shapes is held out, and the best epoch on it is kept.",
     plan=_pointcloud,
     paper=replace(_pointcloud, fixed={**_pointcloud.fixed, "epochs": 100}, seeds=5),
     expected=[
-        Expected("sire", "accuracy", {"points": 100}, paper=0.835, band=(0.835, 1.0)),
+        Expected("sire+shuffle", "accuracy", {"points": 100}, paper=0.835, band=(0.835, 1.0)),
         Expected("deepsets", "accuracy", {"points": 100}, paper=0.825, band=(0.815, 1.0)),
     ],
 )
 
-_two_methods = {name: _pointcloud.methods[name] for name in ("sire", "deepsets")}
+_two_methods = {name: _pointcloud.methods[name] for name in ("sire+shuffle", "deepsets")}
 _thousand = replace(
     _pointcloud, fixed={**_pointcloud.fixed, "points": 1000, "epochs": 15}, methods=_two_methods, seeds=1
 )
@@ -291,7 +292,7 @@ POINTCLOUD_1000 = _clouds(
     plan=_thousand,
     paper=replace(_thousand, fixed={**_thousand.fixed, "epochs": 100}, seeds=5),
     expected=[
-        Expected("sire", "accuracy", {"points": 1000}, paper=0.878),
+        Expected("sire+shuffle", "accuracy", {"points": 1000}, paper=0.878),
         Expected("deepsets", "accuracy", {"points": 1000}, paper=0.872),
     ],
 )
@@ -307,7 +308,7 @@ POINTCLOUD_5000 = _clouds(
     plan=_five_thousand,
     paper=replace(_five_thousand, fixed={**_five_thousand.fixed, "epochs": 100}, seeds=5),
     expected=[
-        Expected("sire", "accuracy", {"points": 5000}, paper=0.899),
+        Expected("sire+shuffle", "accuracy", {"points": 5000}, paper=0.899),
         Expected("deepsets", "accuracy", {"points": 5000}, paper=0.90),
     ],
 )

@@ -122,7 +122,7 @@ def _train_and_test(
         "metrics": _shortened(measured),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
-    if track and isinstance(model, RecurrentSetModel):
+    if isinstance(model, RecurrentSetModel):
         rate = measured["samples_per_second"] / plain_torch_rate(model, labelled, setting["batch_size"])
         outcome["metrics"]["rate_over_plain_torch"] = _short(rate)
     if track:
@@ -196,12 +196,12 @@ def build_model(method: str, setting: dict[str, Any], features: int, classes: in
 
 
 def _penalty(method: str, setting: dict[str, Any]) -> SIRE | None:
-    """Full SIRE; or, for ``sire-prefix-…``, swaps within the setting's ``window`` of the given order."""
+    """Full SIRE (``states`` of the setting); for ``sire-prefix-…``, swaps within its ``window`` of the given order."""
     if not method.startswith("sire"):
         return None
     if method.startswith("sire-prefix"):
         return SIRE(states="prefix", window=setting["window"], pairs=setting.get("pairs", 1))
-    return SIRE(states="subset", pairs=setting.get("pairs", 1))
+    return SIRE(states=setting.get("states", "subset"), pairs=setting.get("pairs", 1))
 
 
 def _figures(model: nn.Module, data: SetData, votes: int, seed: int) -> dict[str, float]:

@@ -27,6 +27,12 @@ COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5
 TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; every other is "fair"
 
 
+SPEED = (
+    "samples a second of the whole training over those of the same network in plain PyTorch (nn.GRU, no penalty, no "
+    "validation), timed in the same process"
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of an experiment's table: a method in a cell, its chosen setting and its figures over seeds."""
@@ -37,6 +43,7 @@ class Entry:
     figure: Sample
     train_loss: Sample
     order_gap: Sample
+    speed: Sample
     parameters: int
     seconds: float
 
@@ -84,6 +91,11 @@ class Section:
         return worst if len(decided) == 1 else f"{worst} in every part"
 
     @property
+    def timed(self) -> bool:
+        """Whether any training was timed against the same network in plain PyTorch."""
+        return any(len(entry.speed) for entry in self.entries)
+
+    @property
     def failing(self) -> list[Claim]:
         return [claim for claim in self.claims if claim.verdict == "does not hold"]
 
@@ -100,7 +112,7 @@ def write_report(folder: str | Path) -> tuple[Path, Path]:
         )
     text, page = folder / "RESULTS.md", folder / "report.html"
     write_atomically(text, markdown(sections))
-    write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits))
+    write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits, speed=SPEED))
     return text, page
 
 
@@ -193,6 +205,7 @@ def _entries(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[En
                 sample_of(found, experiment.headline),
                 sample_of(found, "train_loss"),
                 sample_of(found, "order_gap"),
+                sample_of(found, "rate_over_plain_torch"),
                 found[0]["parameters"],
                 sum(row["seconds"] for row in found) / len(found),
             )
@@ -421,11 +434,14 @@ def markdown(sections: Sequence[Section]) -> str:
             lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.claims]
         if s.entries:
             figure = s.experiment.headline
-            head = f"| method | where | chosen | {figure} | seeds | train loss | order gap | parameters | s |"
-            lines += ["", head, "|---|---|---|---|---|---|---|---|---|"]
+            heads = ["method", "where", "chosen", figure, "seeds", "train loss", "order gap", "parameters", "s"]
+            heads += ["speed"] if s.timed else []
+            lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
             for e in s.entries:
-                lines.append(
-                    f"| {e.method} | {e.cell} | {e.chosen} | {pm(e.figure, 4)} | {len(e.figure)} | "
-                    f"{digits(e.train_loss.mean)} | {digits(e.order_gap.mean)} | {e.parameters:,} | {e.seconds:.0f} |"
-                )
+                cells = [e.method, e.cell, e.chosen, pm(e.figure, 4), f"{len(e.figure)}", digits(e.train_loss.mean)]
+                cells += [digits(e.order_gap.mean), f"{e.parameters:,}", f"{e.seconds:.0f}"]
+                cells += [f"{e.speed.mean:.2f}" if len(e.speed) else ""] if s.timed else []
+                lines.append(f"| {' | '.join(cells)} |")
+            if s.timed:
+                lines += ["", f"Speed: {SPEED}."]
     return "\n".join(lines) + "\n"
