@@ -180,6 +180,7 @@ _labels = Plan(
         "sire": PENALISED,
         "sire+unlabelled": [{**c, "unlabelled": 10000} for c in PENALISED],
         "sub": PENALISED,
+        "sire+shuffle": PENALISED,
         "pi-sgd": RECURRENT,
         "deepsets": POOLED,
         "set-transformer": ATTENTION,

@@ -130,16 +130,17 @@ def _labels(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         needed = {method: labels_for(here, method, 0.9) for method in whole}
         text = "; ".join(f"{m} {'not reached' if v is None else f'{v:.0f}'}" for m, v in needed.items())
         found.append(Claim(f"Labels needed for .9, numbers below {alphabet}: {text}"))
-        sire = needed.get("sire")
-        if sire is None:
-            continue
-        for other in ("plain", "pi-sgd", "deepsets"):
-            theirs = needed.get(other)
-            start = f"Numbers below {alphabet}: SIRE needs fewer labels than {other},"
-            if theirs is not None:
-                found.append(Claim(f"{start} {theirs / sire:.1f} times fewer", held(theirs > sire)))
-            elif other in needed:
-                found.append(Claim(f"{start} at least {most / sire:.0f} times fewer", "holds"))
+        for mine, ours in needed.items():
+            if ours is None or not mine.startswith("sire"):
+                continue
+            for other in ("plain", "pi-sgd", "deepsets"):
+                start = f"Numbers below {alphabet}: {mine} needs fewer labels than {other}:"
+                theirs = needed.get(other)
+                if theirs is not None:
+                    text = f"{start} {ours:.0f} against {theirs:.0f}, {theirs / ours:.2g} to one"
+                    found.append(Claim(text, held(theirs > ours)))
+                elif other in needed:
+                    found.append(Claim(f"{start} {ours:.0f} against more than {most:,}", "holds"))
     return found
 
 
