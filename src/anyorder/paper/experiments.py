@@ -198,7 +198,7 @@ LABELS_NEEDED = Experiment(
     "the penalty is taken on the labelled and 10,000 unlabelled samples together.",
     run=run_task,
     plans={
-        "smoke": shrunk(_labels, over={"labels": [40, 80]}, unlabelled=60),
+        "smoke": shrunk(_labels, over={"labels": [40, 80]}),
         "laptop": _labels,
         "paper": replace(_labels, fixed={**_labels.fixed, "steps": 20000}, seeds=20, tune_seeds=5),
     },
