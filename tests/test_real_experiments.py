@@ -232,6 +232,20 @@ def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
     assert REAL_VERDICTS["activity"](plain, plain) == []
 
 
+def test_several_cells_are_summed_up_first():
+    rows = []
+    for share, gain in ((0.05, 0.1), (0.1, 0.0), (1.0, -0.1)):
+        rows += [row("plain", s, 0.5 + 0.02 * s, labels=share) for s in range(5)]
+        rows += [row("sire", s, 0.5 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=1.0, labels=share) for s in range(5)]
+    first, second = (claim.text for claim in REAL_VERDICTS["activity"](rows, rows)[:2])
+    assert first == (
+        "In short: accuracy clearly above plain's: sire (5 % of the labels). Clearly below: sire (100 % of the labels)"
+    )
+    assert (
+        second == "Gain of sire: +0.100 (5 % of the labels); +0.000 (10 % of the labels); -0.100 (100 % of the labels)"
+    )
+
+
 def test_the_experiments_are_registered():
     from anyorder.paper.experiments import EXPERIMENTS
 

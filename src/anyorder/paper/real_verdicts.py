@@ -15,7 +15,7 @@ def penalty_helps(*over: str, metrics: Sequence[str] = ("accuracy",)) -> Verdict
     """Each form of SIRE against the plain recurrence in every cell of ``over``: paired differences and the dial."""
 
     def verdict(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
-        found = []
+        found = _in_short(chosen, over, metrics[0])
         for cell in _cells(chosen, over):
             place = _spelled(cell)
             for metric in metrics:
@@ -34,6 +34,26 @@ def _cells(rows: Sequence[Row], over: Sequence[str]) -> list[dict[str, Any]]:
 def _spelled(cell: dict[str, Any]) -> str:
     words = [f"{v * 100:g} % of the labels" if k == "labels" else str(v) for k, v in cell.items()]
     return f"{', '.join(words)}: " if words else ""
+
+
+def _in_short(chosen: Sequence[Row], over: Sequence[str], metric: str) -> list[Claim]:
+    """Of several cells: where a form of SIRE is clearly better or worse than the plain recurrence, and all its gains."""
+    sides: dict[str, list[str]] = {"holds": [], "does not hold": [], "not clear": []}
+    gains: dict[str, list[str]] = {}
+    cells = _cells(chosen, over)
+    for cell in cells if len(cells) > 1 else ():
+        here, place = matching(chosen, cell), _spelled(cell).removesuffix(": ")
+        plain = sample_of(here, metric, "plain")
+        for method in sorted({row["method"] for row in here if row["method"].startswith("sire")}):
+            mine = sample_of(here, metric, method)
+            if len(mine.minus(plain)) > 1:
+                gains.setdefault(method, []).append(f"{mine.minus(plain).mean:+.3f} ({place})")
+                sides[ahead(mine, plain)].append(f"{method} ({place})")
+    if not gains:
+        return []
+    better, worse = ("; ".join(sides[verdict]) or "nowhere" for verdict in ("holds", "does not hold"))
+    found = [Claim(f"In short: {metric} clearly above plain's: {better}. Clearly below: {worse}")]
+    return found + [Claim(f"Gain of {method}: {'; '.join(values)}") for method, values in gains.items()]
 
 
 def _against_plain(chosen: Sequence[Row], metric: str, place: str) -> list[Claim]:

@@ -84,11 +84,12 @@ class Section:
     @property
     def verdict(self) -> str:
         """What the claims that numbers can decide come to; "open" while trials are missing or none can be decided."""
-        decided = {claim.verdict for claim in self.claims} - {None}
+        decided = {claim.verdict for claim in self.claims if claim.verdict is not None}
         if not decided or self.finished < self.planned:
             return "open"
-        worst = next(v for v in ("does not hold", "not clear", "holds") if v in decided)
-        return worst if len(decided) == 1 else f"{worst} in every part"
+        if len(decided) == 1:
+            return decided.pop()
+        return "does not hold in every part" if "does not hold" in decided else "holds in part"
 
     @property
     def timed(self) -> bool:
@@ -310,7 +311,8 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
     if chart.split is None:
         return _figure(experiment, chart, rows, name, "")
     values = {json.dumps(row["setting"].get(chart.split)): row["setting"].get(chart.split) for row in rows}
-    declared = [value for plan in experiment.plans.values() for value in plan.over.get(chart.split, [])]
+    plans = reversed(list(experiment.plans.values()))  # the smallest has only some of the values
+    declared = [value for plan in plans for value in plan.over.get(chart.split, [])]
     figures = []
     for number, value in enumerate(v for v in dict.fromkeys(declared) if v in values.values()):
         mine = [row for row in rows if row["setting"].get(chart.split) in (value, None)]
