@@ -37,7 +37,7 @@ def _spelled(cell: dict[str, Any]) -> str:
 
 
 def _in_short(chosen: Sequence[Row], over: Sequence[str], metric: str) -> list[Claim]:
-    """Where a form of SIRE is clearly better or worse than the plain recurrence, and its gain in each of several cells."""
+    """Where a form of SIRE is clearly better or worse than the plain recurrence, and its gain in every cell."""
     sides: dict[str, list[str]] = {"holds": [], "does not hold": [], "not clear": []}
     gains: dict[str, list[str]] = {}
     cells = _cells(chosen, over)
