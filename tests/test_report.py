@@ -266,7 +266,7 @@ def test_trainings_timed_against_plain_torch_show_their_speed(tmp_path):
     rows = rows_of("sub-vs-sire", by_weight)
     for row in rows:
         if row["method"] == "sire":
-            row["metrics"]["rate_over_plain_torch"] = 0.87
+            row["metrics"]["step_rate_over_plain_torch"] = 0.87
     write_rows(tmp_path / "sub-vs-sire.jsonl", rows)
     write_rows(tmp_path / "dial.jsonl", rows_of("dial", lambda trial, n: 0.9, "smoke"))
     text, page = (path.read_text() for path in write_report(tmp_path))

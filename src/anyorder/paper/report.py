@@ -28,8 +28,8 @@ TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; ever
 
 
 SPEED = (
-    "samples a second of the whole training over those of the same network in plain PyTorch (nn.GRU, no penalty, no "
-    "validation), timed in the same process"
+    "samples a second of a training step over those of the same network in plain PyTorch (nn.GRU, no penalty), timed "
+    "in turn in the same process"
 )
 
 
@@ -206,7 +206,7 @@ def _entries(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[En
                 sample_of(found, experiment.headline),
                 sample_of(found, "train_loss"),
                 sample_of(found, "order_gap"),
-                sample_of(found, "rate_over_plain_torch"),
+                sample_of(found, "step_rate_over_plain_torch"),
                 found[0]["parameters"],
                 sum(row["seconds"] for row in found) / len(found),
             )
