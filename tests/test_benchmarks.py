@@ -10,7 +10,7 @@ from benchmarks.__main__ import PARTS, RESULTS, main
 from benchmarks.timing import entry, medians
 
 ROOT = Path(__file__).parent.parent
-QUICK = ["core", "growth"]  # the others are run by the tests of what they measure
+QUICK = ["core", "growth", "real"]  # the others are run by the tests of what they measure
 
 
 @pytest.mark.parametrize("part", QUICK)

@@ -81,7 +81,7 @@ def _train_and_test(
         labelled, unlabelled = datasets.few_labels(labelled, setting["labels"], seed=trial.seed)
     workdir.mkdir(parents=True, exist_ok=True)
     model = build_model(method, setting, labelled.elements.shape[1], classes, seed=trial.seed)
-    penalty = _penalty(method, setting)
+    penalty = build_penalty(method, setting)
     track = bool(setting.get("track"))
     batches = math.ceil(len(labelled) / setting["batch_size"])
     config = TrainConfig(
@@ -209,7 +209,7 @@ def build_model(method: str, setting: dict[str, Any], features: int, classes: in
         )
 
 
-def _penalty(method: str, setting: dict[str, Any]) -> SIRE | None:
+def build_penalty(method: str, setting: dict[str, Any]) -> SIRE | None:
     """Full SIRE (``states`` of the setting); for ``sire-prefix-…``, swaps within its ``window`` of the given order."""
     if not method.startswith("sire"):
         return None
