@@ -268,7 +268,7 @@ def test_the_command_runs_a_real_experiment_and_shows_plan_and_time_first(tmp_pa
     lines = capsys.readouterr().out.splitlines()
     assert problems == []
     assert "4 of 4 trials to run" in lines[3]
-    assert lines[4].startswith("[1/4] plain cell=relu-rnn learning_rate=0.01 seed 0: accuracy ")
+    assert lines[4].startswith("[1/4] plain cell=relu-rnn learning_rate=0.01 seed 0: validation accuracy ")
     assert lines[-1].startswith("4 trials finished; rows in ")
     rows = read_rows(tmp_path / "parity.jsonl")
     assert {row["setting"]["length"] for row in rows} == {2, 30}

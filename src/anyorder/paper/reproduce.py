@@ -146,7 +146,7 @@ class _Display:
         if self.live is not None:
             self.live.update(self._table())
         else:
-            figure = "failed" if rows is None else _figure(rows[-1:], self.experiment.headline)
+            figure = "failed" if rows is None else _figure(rows[-1:], self.experiment)
             print(f"[{self.count}/{self.total}] {where}: {figure}; {self._remaining()} left", flush=True)
 
     def _remaining(self) -> str:
@@ -157,19 +157,23 @@ class _Display:
 
     def _table(self) -> Table:
         table = Table(title=f"{self.experiment.name}: {self.count}/{self.total}, {self._remaining()} left")
-        for column in ("method", "finished", f"{self.experiment.headline}, mean of all", "seconds a trial"):
+        for column in ("method", "finished", "mean of all", "seconds a trial"):
             table.add_column(column)
         for method, number in self.all.items():
             rows = [row for row in self.rows if row["method"] == method]
             seconds = {row["trial"]: row["seconds"] for row in rows}
             mean = f"{sum(seconds.values()) / len(seconds):.1f}" if seconds else ""
-            table.add_row(method, f"{len(seconds)}/{number}", _figure(rows, self.experiment.headline), mean)
+            table.add_row(method, f"{len(seconds)}/{number}", _figure(rows, self.experiment), mean)
         return table
 
 
-def _figure(rows: Sequence[Row], metric: str) -> str:
-    values = [row["metrics"][metric] for row in rows if metric in row["metrics"]]
-    return f"{metric} {sum(values) / len(values):.4f}" if values else ""
+def _figure(rows: Sequence[Row], experiment: Experiment) -> str:
+    """The mean validation figure: whoever watches a sweep should not see the test sets before the choices are made."""
+    for metric in (experiment.headline, experiment.select):
+        values = [row["validation"][metric] for row in rows if metric in row["validation"]]
+        if values:
+            return f"validation {metric} {sum(values) / len(values):.4f}"
+    return ""
 
 
 def _varied(experiment: Experiment, trial: Trial) -> str:
