@@ -159,6 +159,10 @@ def test_labels_needed_are_compared_only_where_the_whole_range_was_measured():
         *figures("accuracy", {"plain": 0.5, "sire": 0.9, "pi-sgd": 0.99}, spread=0.0, alphabet=20, labels=500),
         *figures("accuracy", {"plain": 0.9, "sire": 0.95, "deepsets": 0.8}, spread=0.0, alphabet=20, labels=5000),
     ]
+    kind = figures("accuracy", {"set-transformer": 0.95}, spread=0.0, alphabet=20, labels=50)
+    kind += figures("accuracy", {"set-transformer": 0.99}, spread=0.0, alphabet=20, labels=5000)
+    (needed, *_) = claims_of(EXPERIMENTS["labels"], rows + kind)
+    assert needed.text.endswith("deepsets not reached; plain 5000; set-transformer at most 50; sire 500")
     assert verdicts_of("labels", rows) == {
         "Numbers below 20: sire needs fewer labels than plain: 500 against 5000, 10 to one": "holds",
         "Numbers below 20: sire needs fewer labels than deepsets: 500 against more than 5,000": "holds",

@@ -128,7 +128,11 @@ def _labels(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         if fewest == most or not whole:
             continue  # one number of labels says nothing about how many are needed
         needed = {method: labels_for(here, method, 0.9) for method in whole}
-        text = "; ".join(f"{m} {'not reached' if v is None else f'{v:.0f}'}" for m, v in needed.items())
+        said = {
+            method: "not reached" if number is None else ("at most " if number <= fewest else "") + f"{number:.0f}"
+            for method, number in needed.items()
+        }
+        text = "; ".join(f"{method} {number}" for method, number in said.items())
         found.append(Claim(f"Labels needed for .9, numbers below {alphabet}: {text}"))
         for mine, ours in needed.items():
             if ours is None or not mine.startswith("sire"):
