@@ -272,6 +272,9 @@ def test_the_command_runs_a_real_experiment_and_shows_plan_and_time_first(tmp_pa
     assert lines[-1].startswith("4 trials finished; rows in ")
     rows = read_rows(tmp_path / "parity.jsonl")
     assert {row["setting"]["length"] for row in rows} == {2, 30}
+    shown = sorted(float(line.split("validation accuracy ")[1].split(";")[0]) for line in lines[4:8])
+    assert shown == sorted(round(row["validation"]["accuracy"], 4) for row in rows if row["setting"]["length"] == 30)
+    assert shown != sorted(round(row["metrics"]["accuracy"], 4) for row in rows if row["setting"]["length"] == 30)
     assert {row["command"] for row in rows} == {"anyorder reproduce parity --scale smoke --seeds 1"}
     assert all({"accuracy", "order_gap", "train_loss"} <= set(row["metrics"]) for row in rows)
 
