@@ -57,6 +57,7 @@ ROOMS = [
     "penalties",
     "known",
     "recurrence",
+    "gru",
     "orderings",
     "ragged",
     "_columns",

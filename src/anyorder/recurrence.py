@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyorder import gru
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
 
 State = Any  # a tensor, or a nested tuple, list or dict of tensors
@@ -331,7 +332,7 @@ class _Rows:
 
 
 class NativeRecurrence(Recurrence):
-    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's native kernels.
+    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's kernels or, for a GRU, ours.
 
     State of one layer: ``[B, H]``; of L > 1 layers: ``[B, L, H]``; of an LSTM: the pair (h, c) of these.
     """
@@ -451,9 +452,18 @@ class NativeRecurrence(Recurrence):
         """One layer: (outputs as rows, last state of each sample)."""
         initial = tree_leaves(layout.sort(first))
         run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
+        if self._kernel is torch.gru and gru.applies(rows):
+            run = self._run_gru
         outputs, ends = run(rows, layout, initial, weights)
         last = [layout.unsort(end) for end in ends]
         return outputs, tuple(last) if self.is_lstm else last[0]
+
+    def _run_gru(
+        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Our own pass over all rows at once, faster on a CPU than torch's."""
+        outputs, last = gru.scan(rows, layout.sizes, state[0], weights)
+        return outputs, [last]
 
     def _run_segments(
         self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
