@@ -230,7 +230,7 @@ def reproduce(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo")) -> None:
-    """Train, compare and audit four small models, and write a page about it (a few minutes)."""
+    """Train the same recurrence with and without SIRE on three tasks, audit it, and write a page (a few minutes)."""
     from anyorder.demo import run
 
     run(out, say=typer.echo)
