@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import toy_experiment
+from anyorder import InputError
 from anyorder.paper.sweep import read_rows, sweep
 from anyorder.paper.trials import Experiment, Plan, grid
 
@@ -104,3 +106,14 @@ def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
     rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
     assert [row["metrics"]["answer"] for row in rows] == [42, 42]
     assert not (tmp_path / "data.txt").exists()
+
+
+def test_an_error_before_the_first_trial_leaves_no_ray_behind(cluster, tmp_path):
+    import ray
+
+    there = {"out": tmp_path, "engine": "ray", "address": cluster}
+    with pytest.raises(InputError, match="toy is in none of the folders searched"):
+        sweep(replace(toy_experiment.toy(), data=toy_experiment.no_data), "smoke", **there)
+    with pytest.raises(ValueError, match="num_cpus cannot be negative"):
+        sweep(replace(toy_experiment.toy(), cpus=-1), "smoke", **there)
+    assert not ray.is_initialized()

@@ -192,6 +192,22 @@ def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
     assert {row["seed"] for row in rows} == {0, 2}
 
 
+@pytest.mark.parametrize(
+    ("load", "error", "message"),
+    [
+        (toy_experiment.no_data, InputError, "toy is in none of the folders searched; put it there$"),
+        (toy_experiment.broken_loader, RuntimeError, r"(?s)the data could not be loaded.*in broken_loader.*'shape'"),
+    ],
+)
+def test_data_that_cannot_be_loaded_end_the_sweep_with_one_error(tmp_path, capfd, load, error, message):
+    finished = []
+    experiment = replace(toy_experiment.toy(), data=load)
+    with pytest.raises(error, match=message):
+        sweep(experiment, "smoke", out=tmp_path, jobs=2, on_finish=lambda *trial: finished.append(trial))
+    assert finished == []
+    assert capfd.readouterr().err == ""
+
+
 def test_two_sweeps_on_one_file_are_refused(tmp_path):
     def second(*_):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1)

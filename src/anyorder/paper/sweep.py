@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import pooch
 import torch
 
 from anyorder import __version__
-from anyorder._checks import InputError, one_of, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, whole_number
 from anyorder.paper.trials import Experiment, Row, Run, Trial
 from anyorder.storage import write_atomically
 
@@ -226,9 +227,12 @@ def local_engine(
             for connection in ready:
                 process, trial = running.pop(connection)
                 try:
-                    answer: tuple[list[Row] | None, str | None] | None = connection.recv()
+                    answer: tuple[list[Row] | None, str | None] | Exception | None = connection.recv()
                 except (EOFError, OSError):
                     answer = None
+                if isinstance(answer, Exception):  # no data: no other process would fare better
+                    process.join()
+                    raise answer
                 if answer is not None and waiting:
                     give(connection, process)
                 else:
@@ -263,7 +267,14 @@ def _work(
     os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
     settle_process()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    data = None if load is None else load(scale)
+    try:
+        data = None if load is None else load(scale)
+    except (InputError, InputTypeError, OSError) as error:
+        connection.send(InputError(f"no data for this sweep: {error}"))
+        return
+    except Exception:
+        connection.send(RuntimeError(f"the data could not be loaded\n{traceback.format_exc()}"))
+        return
     while (trial := connection.recv()) is not None:
         connection.send(_attempt(run, trial, data, command))
 
@@ -293,18 +304,19 @@ def ray_engine(
         import ray
     except ImportError:
         raise InputError("the Ray engine needs its extra: pip install 'anyorder[ray]'") from None
+    data = None if experiment.data is None else experiment.data(trials[0].scale)
     ours = not ray.is_initialized()
     if ours:
         _require_answer(address)
         code = {"py_modules": [str(Path(__file__).resolve().parents[1])], "excludes": ["__pycache__"]}
         ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
-    _send_by_value(experiment.run)
-    run_remotely = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
-        _run_remotely
-    )
-    data = ray.put(None if experiment.data is None else experiment.data(trials[0].scale))
-    running = {run_remotely.remote(experiment.run, experiment.cpus, trial, data, command): trial for trial in trials}
     try:
+        _send_by_value(experiment.run)
+        run = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
+            _run_remotely
+        )
+        shared = ray.put(data)
+        running = {run.remote(experiment.run, experiment.cpus, trial, shared, command): trial for trial in trials}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             trial = running.pop(ready)
