@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,18 @@ def test_there_is_nothing_to_penalise_without_a_forward_in_training():
         aggregation.penalty()
     with pytest.raises(InputError, match="Linear holds no SireAggregation"):
         penalty_of(nn.Linear(1, 1))
+
+
+def test_a_layer_can_be_copied_and_saved_after_a_forward_in_training(tmp_path):
+    aggregation = SireAggregation(3, 4)
+    x = torch.randn(4, 3)
+    out = aggregation(x)
+    torch.save(aggregation, tmp_path / "layer.pt")
+    for again in (copy.deepcopy(aggregation), torch.load(tmp_path / "layer.pt", weights_only=False)):
+        with pytest.raises(InputError, match="no forward to penalise"):
+            again.penalty()
+        torch.testing.assert_close(again(x), out)
+    assert aggregation.penalty().requires_grad  # the layer itself still has its forward
 
 
 def test_resetting_draws_new_weights_and_the_same_start():

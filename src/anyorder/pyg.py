@@ -113,6 +113,10 @@ class SireAggregation(aggr.Aggregation):
             raise InputError("no forward to penalise: call the layer in training mode first, then penalty()")
         return self._penalty(self._last, generator=generator)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the layer, not of its last forward, whose graph can be neither copied nor saved."""
+        return {**self.__dict__, "_last": None}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"
 
