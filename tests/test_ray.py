@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 import toy_experiment
 from anyorder import InputError
-from anyorder.paper.sweep import read_rows, sweep
+from anyorder.paper.sweep import _send_by_value, read_rows, sweep
 from anyorder.paper.trials import Experiment, Plan, grid
 
 
@@ -106,6 +107,22 @@ def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
     rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
     assert [row["metrics"]["answer"] for row in rows] == [42, 42]
     assert not (tmp_path / "data.txt").exists()
+
+
+def test_a_partial_of_a_users_function_travels_with_its_file(tmp_path):
+    from ray import cloudpickle
+
+    source = tmp_path / "own_partial.py"
+    source.write_text("def run(trial, data, workdir, factor):\n    return factor\n")
+    spec = importlib.util.spec_from_file_location("own_partial", source)
+    sys.modules["own_partial"] = own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    function = functools.partial(own.run, factor=2)
+    _send_by_value(function)
+    packed = cloudpickle.dumps(function)
+    del sys.modules["own_partial"]
+    assert cloudpickle.loads(packed)(None, None, None) == 2
+    assert "functools" not in cloudpickle.list_registry_pickle_by_value()
 
 
 def test_an_error_before_the_first_trial_leaves_no_ray_behind(cluster, tmp_path):

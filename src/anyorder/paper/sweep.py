@@ -8,6 +8,7 @@ trial keeps while it runs (checkpoints) lives in ``ANYORDER_HOME`` and is remove
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -197,7 +198,7 @@ def local_engine(
     experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
 ) -> Generator[Finished, None, None]:
     """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
-    typed_in = experiment.run.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    typed_in = _written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
     context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
     if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
         context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
@@ -353,7 +354,15 @@ def _send_by_value(function: Callable[..., Any]) -> None:
     """Let a trial function from a user's own file travel with its trials: the workers need not have that file."""
     from ray import cloudpickle
 
-    module = sys.modules.get(function.__module__)
-    path = getattr(module, "__file__", None) or "site-packages"
-    if module is not None and not module.__name__.startswith("anyorder.") and "site-packages" not in path:
+    module = sys.modules.get(_written(function).__module__)
+    if module is None or module.__name__.partition(".")[0] in {"anyorder", *sys.stdlib_module_names}:
+        return
+    if "site-packages" not in (getattr(module, "__file__", None) or "site-packages"):
         cloudpickle.register_pickle_by_value(module)
+
+
+def _written(function: Any) -> Any:
+    """The function somebody wrote, inside any functools.partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
