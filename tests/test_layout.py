@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 import anyorder as ao
+from anyorder._files import home
+from anyorder.commands import _Run
+from anyorder.paper.sources import cache_folder
+from anyorder.paper.sweep import _workdir
+from anyorder.paper.trials import Trial
 
 SOURCE = Path(ao.__file__).parent
 # A room may import only from the rooms after it.
@@ -117,3 +122,19 @@ def test_a_verb_stays_a_verb_whatever_is_imported_first() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'anyorder' has no attribute 'SIER'"):
         ao.SIER  # noqa: B018
+
+
+def test_the_tests_have_a_home_of_their_own() -> None:
+    assert home().name.startswith("anyorder-tests-")
+
+
+def test_downloads_and_unfinished_runs_share_one_home(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANYORDER_HOME", "~/kept")
+    trial = Trial("e", "m", {}, seed=0, scale="smoke")
+    folders = cache_folder(), _workdir(trial), _Run(tmp_path, tmp_path / "out", {}).folder
+    assert [folder.relative_to(tmp_path).parts[:2] for folder in folders] == [
+        ("kept", "data"),
+        ("kept", "trials"),
+        ("kept", "runs"),
+    ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyorder._checks import InputError, one_of
+from anyorder._files import home
 from anyorder.paper import formats
 
 
@@ -227,10 +228,7 @@ def data_folders() -> list[Path]:
 
 def cache_folder() -> Path:
     """``ANYORDER_HOME/data``, where downloads go; by default below the user's cache folder."""
-    import pooch
-
-    home = os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")
-    return Path(home).expanduser() / "data"
+    return home() / "data"
 
 
 def where(name: str) -> Path | None:

@@ -25,13 +25,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pooch
 import torch
 
 from anyorder import __version__
 from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._files import home, write_atomically
 from anyorder.paper.trials import Experiment, Row, Run, Trial
-from anyorder.storage import write_atomically
 
 LOST_WORKER_RETRIES = 3
 
@@ -118,11 +117,6 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
 
 
 # --- rows on disk
-
-
-def home() -> Path:
-    """Where unfinished runs live: ``ANYORDER_HOME``, or the user's cache folder."""
-    return Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
 
 
 def _workdir(trial: Trial) -> Path:
