@@ -22,12 +22,11 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
 from anyorder.paper import datasets
 from anyorder.paper.datasets import Dataset
-from anyorder.paper.trials import Outcome, Trial
+from anyorder.paper.trials import SHUFFLED, Outcome, Trial, short
 from anyorder.penalties import SIRE, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
 
-SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
 
@@ -64,7 +63,7 @@ def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
 
     def mean(kind: str) -> dict[str, float]:
         keys = outcomes[0][kind]
-        return {k: _short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
+        return {k: short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
 
     return [{"validation": mean("validation"), "metrics": mean("metrics"), "parameters": outcomes[0]["parameters"]}]
 
@@ -126,11 +125,11 @@ def _train_and_test(
     }
     if isinstance(model, RecurrentSetModel):
         rate = rate_over_plain_torch(model, labelled, config, **penalised)
-        outcome["metrics"]["step_rate_over_plain_torch"] = _short(rate)
+        outcome["metrics"]["step_rate_over_plain_torch"] = short(rate)
     if track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")
         outcome["curve"] = {
-            key: [_short(r[key]) if r[key] is not None else None for r in result.history] for key in keys
+            key: [short(r[key]) if r[key] is not None else None for r in result.history] for key in keys
         }
     return outcome
 
@@ -280,9 +279,4 @@ def _softmax(outputs: Tensor) -> Tensor:
 
 
 def _shortened(figures: dict[str, float]) -> dict[str, float]:
-    return {key: _short(value) for key, value in figures.items()}
-
-
-def _short(value: float) -> float:
-    """Six significant digits: what a row needs."""
-    return float(f"{value:.6g}")
+    return {key: short(value) for key, value in figures.items()}
