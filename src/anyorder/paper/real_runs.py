@@ -30,7 +30,7 @@ from anyorder.training import TrainConfig, train
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
 
-def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Train ``trial.method`` on the training part of a :class:`Dataset` and test it on the test part.
 
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
@@ -44,11 +44,11 @@ def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     assert chosen.test is not None
     rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
-    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir)
+    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir, device)
     return [outcome]
 
 
-def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Cross-validate: ``folds`` trainings, every bag tested once; a seed is one repetition with folds of its own.
 
     The metrics are the means over folds (weighted by their sizes), so an accuracy is that over all bags.
@@ -58,7 +58,7 @@ def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
         rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
         parts = rest, held, bags.select(test_index)
-        outcomes.append(_train_and_test(trial, parts, 2, workdir / f"fold-{number}"))
+        outcomes.append(_train_and_test(trial, parts, 2, workdir / f"fold-{number}", device))
         sizes.append(len(test_index))
 
     def mean(kind: str) -> dict[str, float]:
@@ -69,7 +69,7 @@ def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
 
 
 def _train_and_test(
-    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path
+    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path, device: str
 ) -> dict[str, Any]:
     setting, method = dict(trial.setting), trial.method
     if setting.get("standardize"):
@@ -92,7 +92,7 @@ def _train_and_test(
         window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         gap_every=0,
         seed=trial.seed,
-        device="cpu",
+        device=device,
     )
     penalised: dict[str, Any] = {}
     if penalty is not None:
@@ -108,6 +108,7 @@ def _train_and_test(
         progress=False,
         **penalised,
     )
+    model.cpu()  # what follows is measured there
     votes = setting.get("votes", 5) if method == "pi-sgd" else 1
     last = result.history[-1]
     measured = {
@@ -123,7 +124,7 @@ def _train_and_test(
         "metrics": _shortened(measured),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
-    if isinstance(model, RecurrentSetModel):
+    if isinstance(model, RecurrentSetModel) and device == "cpu":
         rate = rate_over_plain_torch(model, labelled, config, **penalised)
         outcome["metrics"]["step_rate_over_plain_torch"] = short(rate)
     if track:

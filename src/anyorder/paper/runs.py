@@ -31,7 +31,7 @@ VOTES = 20  # orderings that π-SGD votes over at test time, as in Janossy pooli
 CURVE_POINTS = 30
 
 
-def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Train ``trial.method`` on ``trial.setting`` and test it, once for each test length.
 
     The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps`` and ``epochs`` (whichever
@@ -53,7 +53,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     validation = drawn["validation"]
 
     def figures(data: SetData) -> dict[str, float]:
-        outputs = prepare.in_label_units(_predict(trial.method, model, prepare(data)))
+        outputs = prepare.in_label_units(_predict(trial.method, model, prepare(data)).cpu())
         assert data.targets is not None
         found = {"loss": task.loss(outputs, data.targets).item(), **task.metrics(outputs, data.targets)}
         return {name: short(value) for name, value in found.items()}
@@ -87,7 +87,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
             order="shuffle" if trial.method in SHUFFLED else "keep",
             gap_every=0,
             seed=trial.seed,
-            device="cpu",
+            device=device,
         ),
         penalty=penalty,
         penalty_weight=weight,
@@ -96,6 +96,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
         progress=False,
         log=log if setting.get("curve") else None,
     )
+    model.cpu()  # what follows is measured there
     common = {
         "validation": figures(validation),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),

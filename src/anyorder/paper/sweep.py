@@ -53,11 +53,13 @@ def sweep(
 ) -> list[Row]:
     """Run every trial of ``experiment`` at ``scale`` that ``out`` has no rows of yet; return all rows of the file.
 
-    ``jobs`` is the number of local processes (None: one a core). ``on_finish(trial, rows, problem, left)`` is called as
-    each trial ends. A trial that raises is reported there, skipped, and tried again by the next sweep.
+    ``jobs`` is the number of local processes (None: as many as there are cores for, ``experiment.cpus`` each).
+    ``on_finish(trial, rows, problem, left)`` is called as each trial ends. A trial that raises is reported there,
+    skipped, and tried again by the next sweep.
     """
     one_of("engine", engine, ("local", "ray"))
-    jobs = (os.cpu_count() or 1) if jobs is None else whole_number("jobs", jobs)
+    check_engine(engine, jobs, address, experiment.gpus)
+    jobs = jobs_for(experiment.cpus) if jobs is None else whole_number("jobs", jobs)
     command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     path = rows_path(out, experiment.name)
     with _only_writer(path):
@@ -80,6 +82,21 @@ def sweep(
                         on_finish(trial, new, problem, len(todo) - number)
         write_rows(path, experiment.with_selection(rows, scale, seeds=seeds))
         return read_rows(path)
+
+
+def check_engine(engine: str, jobs: int | None, address: str | None, gpus: float) -> None:
+    """Refuse options that the engine would not look at, and GPUs this machine does not have."""
+    if engine == "local" and address is not None:
+        raise InputError(f"address {address} is that of a Ray head; choose the engine ray as well, or leave it out")
+    if engine == "ray" and jobs is not None:
+        raise InputError("jobs counts local processes; with the engine ray the cluster decides, so leave it out")
+    if engine == "local" and gpus and not torch.accelerator.is_available():
+        raise InputError(f"gpus is {gpus:g}, but torch finds no GPU on this machine; leave it out to use processors")
+
+
+def jobs_for(cpus: int) -> int:
+    """How many local processes of ``cpus`` threads this machine has cores for; at least one."""
+    return max(1, (os.cpu_count() or 1) // max(1, cpus))
 
 
 def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) -> list[Trial]:
@@ -191,7 +208,7 @@ def settle_process(threads: int = 1) -> None:
 def local_engine(
     experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
 ) -> Generator[Finished, None, None]:
-    """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
+    """``jobs`` processes of ``experiment.cpus`` threads. One that dies costs its trial only, which is tried again."""
     typed_in = _written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
     context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
     if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
@@ -208,7 +225,8 @@ def local_engine(
 
     def start() -> None:
         ours, theirs = context.Pipe()
-        work = (theirs, dict(os.environ), experiment.run, experiment.data, waiting[-1].scale, command)
+        load, scale = experiment.data, waiting[-1].scale
+        work = (theirs, dict(os.environ), experiment.cpus, experiment.run, load, scale, command)
         process = context.Process(target=_work, args=work, daemon=True)
         process.start()
         theirs.close()
@@ -252,6 +270,7 @@ def local_engine(
 def _work(
     connection: Any,
     environment: dict[str, str],
+    cpus: int,
     run: Run,
     load: Callable[[str], Any] | None,
     scale: str,
@@ -260,7 +279,7 @@ def _work(
     """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
     os.environ.clear()
     os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
-    settle_process()
+    settle_process(cpus)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         data = None if load is None else load(scale)
