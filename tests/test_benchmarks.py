@@ -10,7 +10,7 @@ from benchmarks.__main__ import PARTS, RESULTS, main
 from benchmarks.timing import entry, medians
 
 ROOT = Path(__file__).parent.parent
-QUICK = ["core", "growth", "real"]  # the others are run by the tests of what they measure
+QUICK = ["core", "growth", "real", "loop", "scale"]  # models and compactness: tests/test_model_benchmarks.py
 
 
 @pytest.mark.parametrize("part", QUICK)
@@ -22,6 +22,7 @@ def test_a_quick_run_gives_well_formed_entries(part: str) -> None:
 
 
 def test_every_part_can_be_run() -> None:
+    assert set(PARTS) == {*QUICK, "models", "compactness"}
     for part in PARTS:
         assert callable(importlib.import_module(f"benchmarks.{part}").run)
 
