@@ -19,7 +19,6 @@ from anyorder import InputError
 from anyorder.paper.sweep import _send_by_value, read_rows, sweep
 from anyorder.paper.trials import Experiment, Plan, grid
 
-
 # Python runs a module of this name when it starts: the nodes and their workers find no anyorder but what Ray unpacked.
 SITECUSTOMIZE = """
 import os, sys
