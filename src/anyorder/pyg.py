@@ -34,6 +34,9 @@ class SireAggregation(aggr.Aggregation):
     other sets nor empty ones change an output. In training mode the last forward is kept until the next, and
     ``aggregation.penalty()`` is its penalty, to be added to the loss; :func:`penalty_of` sums over a whole network.
 
+    The rows are padded to the largest set, so memory is sets × largest set, not the number of rows: where a few hubs
+    have very many neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
+
     >>> aggregation = SireAggregation(3, 8)
     >>> aggregation(torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])).shape
     torch.Size([2, 8])
