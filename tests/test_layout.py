@@ -1,8 +1,10 @@
 """The project keeps its own rules: who imports whom, what stays light, what every name carries."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from anyorder.paper.sweep import _workdir
 from anyorder.paper.trials import Trial
 
 SOURCE = Path(ao.__file__).parent
+ROOT = Path(__file__).parents[1]
 # A room may import only from the rooms after it.
 ROOMS = [
     "cli",
@@ -138,3 +141,21 @@ def test_downloads_and_unfinished_runs_share_one_home(monkeypatch, tmp_path) -> 
         ("kept", "trials"),
         ("kept", "runs"),
     ]
+
+
+def test_every_package_that_is_imported_is_declared_pinned_and_explained() -> None:
+    names = {"sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
+    trees = [ast.walk(ast.parse(path.read_text())) for path in FILES]
+    nodes = [node for tree in trees for node in tree]
+    modules = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
+    modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    imported = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"anyorder"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(w for extra in project["optional-dependencies"].values() for w in extra)]
+    declared = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    for package in {names.get(name, name) for name in imported}:
+        assert package in declared, f"{package} is imported but pyproject.toml does not declare it"
+        assert package in pinned, f"{package} is imported but constraints.txt does not pin it"
+        assert package in page, f"{package} is imported but docs/dependencies.md does not say why"

@@ -168,7 +168,7 @@ for action in (lambda: ao.SireAggregation, lambda: ao.load({str(tmp_path / "mode
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     first, second = result.stdout.splitlines()
-    remedy = "anyorder.pyg needs torch-geometric, which is not installed; pip install 'anyorder[peers]'"
+    remedy = "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     assert first == f"ImportError {remedy}"
     assert second == f"InputError the model folder {tmp_path / 'model'} holds a model 'pyg-gru', and {remedy}"
 

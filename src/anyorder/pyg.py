@@ -14,7 +14,7 @@ try:
     from torch_geometric.nn import aggr
 except ImportError as error:
     raise ImportError(
-        "anyorder.pyg needs torch-geometric, which is not installed; pip install 'anyorder[peers]'"
+        "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     ) from error
 
 from anyorder._checks import InputError, InputTypeError, whole_number

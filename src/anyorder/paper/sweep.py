@@ -317,7 +317,9 @@ def ray_engine(
     try:
         import ray
     except ImportError:
-        raise InputError("the Ray engine needs its extra: pip install 'anyorder[ray]'") from None
+        raise InputError(
+            "the Ray engine needs an extra: pip install -c constraints.txt '.[ray]' in a checkout"
+        ) from None
     data = None if experiment.data is None else experiment.data(trials[0].scale)
     ours = not ray.is_initialized()
     if ours:
