@@ -334,6 +334,15 @@ def test_archives_unpack_what_is_fine(tmp_path):
 # --- sources
 
 
+def test_a_form_nobody_can_get_says_so_and_has_others_beside_it():
+    repacked = [source for source in sources.SOURCES.values() if source.files[0].path.endswith(".npz")]
+    assert {source.name for source in repacked} == {"ecg5000", "hapt", "bags", "modelnet40"}
+    for source in repacked:
+        assert "published nowhere: any other form of the same data is read instead" in source.what
+        others = [other for other in sources.SOURCES.values() if other.dataset == source.dataset and other != source]
+        assert others
+
+
 def test_a_damaged_file_is_refused_by_its_hash(folder):
     write(folder / "ecg/ecg5000.npz", "not the real one")
     for read in (datasets.ecg5000, lambda: sources.fetch("ecg5000")):

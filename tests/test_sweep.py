@@ -155,6 +155,12 @@ def test_a_finished_trial_is_never_repeated_and_a_process_trains_on_one_thread(t
     assert again == rows
 
 
+def test_a_process_has_as_many_threads_as_its_experiment_asks_for(tmp_path):
+    experiment = replace(toy_experiment.toy(), run=toy_experiment.report_threads, cpus=2)
+    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
+    assert {row["metrics"]["threads"] for row in rows} == {2}
+
+
 def test_only_and_seeds_narrow_the_sweep(tmp_path):
     rows = sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
     assert {(row["method"], row["seed"]) for row in rows} == {("b", 0)}
@@ -192,6 +198,22 @@ def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
     assert {row["seed"] for row in rows} == {0, 2}
 
 
+@pytest.mark.parametrize(
+    ("load", "error", "message"),
+    [
+        (toy_experiment.no_data, InputError, "toy is in none of the folders searched; put it there$"),
+        (toy_experiment.broken_loader, RuntimeError, r"(?s)the data could not be loaded.*in broken_loader.*'shape'"),
+    ],
+)
+def test_data_that_cannot_be_loaded_end_the_sweep_with_one_error(tmp_path, capfd, load, error, message):
+    finished = []
+    experiment = replace(toy_experiment.toy(), data=load)
+    with pytest.raises(error, match=message):
+        sweep(experiment, "smoke", out=tmp_path, jobs=2, on_finish=lambda *trial: finished.append(trial))
+    assert finished == []
+    assert capfd.readouterr().err == ""
+
+
 def test_two_sweeps_on_one_file_are_refused(tmp_path):
     def second(*_):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1)
@@ -206,6 +228,12 @@ def test_two_sweeps_on_one_file_are_refused(tmp_path):
         ({"engine": "rey"}, InputError, "engine must be one of 'local', 'ray'; got 'rey'; did you mean 'ray'"),
         ({"only": ["c"]}, InputError, "only must be one of 'a', 'b'; got 'c'"),
         ({"jobs": 0}, InputError, "jobs must be at least 1; got 0"),
+        (
+            {"address": "head:6379"},
+            InputError,
+            "address head:6379 is that of a Ray head; choose the engine ray as well",
+        ),
+        ({"engine": "ray", "jobs": 2}, InputError, "jobs counts local processes; with the engine ray the cluster"),
         ({"seeds": 1.5}, InputTypeError, "seeds must be a whole number; got 1.5"),
         ({"scale": "huge"}, InputError, "scale must be one of 'smoke', 'laptop'; got 'huge'"),
     ],
@@ -298,6 +326,54 @@ def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
 def test_an_unknown_experiment_is_refused_with_a_guess(tmp_path):
     with pytest.raises(InputError, match=r"experiment must be one of 'parity'.*got 'parety'; did you mean 'parity'\?"):
         reproduce("parety", "smoke", out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"address": "head:6379"}, "address head:6379 is that of a Ray head"),
+        ({"engine": "ray", "jobs": 2}, "jobs counts local processes"),
+        ({"cpus": 0}, "cpus must be at least 1; got 0"),
+        ({"gpus": -1}, "gpus must be at least 0; got -1"),
+        ({"gpus": 1}, "gpus is 1, but torch finds no GPU on this machine; leave it out to use processors"),
+    ],
+)
+def test_what_an_engine_would_not_heed_is_refused_before_the_plan(tmp_path, capsys, monkeypatch, options, message):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    for name in ("parity", "synthetic"):
+        with pytest.raises(InputError, match=message):
+            reproduce(name, "smoke", out=tmp_path, dry_run=True, **options)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["parity", "ecg", "bags"])
+def test_processors_and_gpus_reach_the_engine_and_the_training(tmp_path, monkeypatch, name):
+    swept, devices = [], []
+    monkeypatch.setattr(
+        "anyorder.paper.reproduce.sweep", lambda experiment, *_, **more: swept.append((experiment, more))
+    )
+    words = ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path), "--engine", "ray"]
+    for more in (["--cpus", "3"], ["--gpus", "0.5"]):
+        result = CliRunner().invoke(app, words + more)
+        assert result.exit_code == 0, result.output
+    (threaded, _), (accelerated, more) = swept
+    assert (threaded.cpus, threaded.gpus, accelerated.cpus, accelerated.gpus) == (3, 0, 1, 0.5)
+    assert more["command"].endswith("--gpus 0.5")
+
+    class Stop(Exception):
+        pass
+
+    def noted(*_, config, **__):
+        devices.append(config.device)
+        raise Stop
+
+    monkeypatch.setattr("anyorder.paper.runs.train", noted)
+    monkeypatch.setattr("anyorder.paper.real_runs.train", noted)
+    data = None if threaded.data is None else threaded.data("smoke")
+    for experiment in (threaded, accelerated):
+        with pytest.raises(Stop):
+            experiment.run(experiment.trials("smoke")[0], data, tmp_path)
+    assert devices == ["cpu", "auto"]
 
 
 def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path, capsys):

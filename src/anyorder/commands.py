@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pooch
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._files import home
 from anyorder.audit import audit
 from anyorder.audit_report import Report
 from anyorder.estimators import SetClassifier, SetRegressor
@@ -227,8 +227,7 @@ class _Run:
         self.first_process = os.environ.get("RANK", "0") == "0"
         stamp = [table.stat().st_size, table.stat().st_mtime_ns] if table.is_file() else None
         key = json.dumps([str(table.resolve()), stamp, str(out.resolve()), asked], sort_keys=True, default=str)
-        home = Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
-        self.folder = home / "runs" / hashlib.sha256(key.encode()).hexdigest()[:20]
+        self.folder = home() / "runs" / hashlib.sha256(key.encode()).hexdigest()[:20]
 
     @property
     def _replaces(self) -> Path:

@@ -14,7 +14,7 @@ try:
     from torch_geometric.nn import aggr
 except ImportError as error:
     raise ImportError(
-        "anyorder.pyg needs torch-geometric, which is not installed; pip install 'anyorder[peers]'"
+        "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     ) from error
 
 from anyorder._checks import InputError, InputTypeError, whole_number
@@ -33,6 +33,9 @@ class SireAggregation(aggr.Aggregation):
     ``[B, out_channels]``, h of the top layer after each set's own last element: no padding is read, so neither
     other sets nor empty ones change an output. In training mode the last forward is kept until the next, and
     ``aggregation.penalty()`` is its penalty, to be added to the loss; :func:`penalty_of` sums over a whole network.
+
+    The rows are padded to the largest set, so memory is sets × largest set, not the number of rows: where a few hubs
+    have very many neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
 
     >>> aggregation = SireAggregation(3, 8)
     >>> aggregation(torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])).shape
@@ -112,6 +115,10 @@ class SireAggregation(aggr.Aggregation):
         if self._last is None:
             raise InputError("no forward to penalise: call the layer in training mode first, then penalty()")
         return self._penalty(self._last, generator=generator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the layer, not of its last forward, whose graph can be neither copied nor saved."""
+        return {**self.__dict__, "_last": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"

@@ -262,4 +262,6 @@ def _needs(module: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"reading {what} needs {module}: pip install 'anyorder[mesh]'") from None
+        raise InputError(
+            f"reading {what} needs {module}: pip install -c constraints.txt '.[mesh]' in a checkout"
+        ) from None

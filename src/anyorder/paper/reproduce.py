@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from anyorder._checks import one_of
+from anyorder._checks import one_of, real_number, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
-from anyorder.paper.sweep import read_rows, rows_path, sweep
+from anyorder.paper.sweep import check_engine, jobs_for, read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
 
 
@@ -27,6 +28,8 @@ def reproduce(
     jobs: int | None = None,
     engine: str = "local",
     address: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
     only: Sequence[str] | None = None,
     seeds: int | None = None,
     dry_run: bool = False,
@@ -34,21 +37,32 @@ def reproduce(
     """Run what is missing of an experiment, showing the plan first; returns the problems of trials that failed.
 
     ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
+    A trial gets ``cpus`` threads and, with ``gpus`` (a share of one will do), trains on the GPU it finds; None: what
+    the experiment declares, one thread and no GPU.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    cpus = None if cpus is None else whole_number("cpus", cpus)
+    gpus = None if gpus is None else real_number("gpus", gpus, at_least=0)
+    check_engine(engine, jobs, address, gpus or 0)
     options: dict[str, Any] = {"only": only, "seeds": seeds}
     if name in GROUPS:
         total = sum(EXPERIMENTS[n].estimated_seconds(_plan(n, scale, out, options)[2]) for n in GROUPS[name])
         print(f"{name}, {scale} scale: {', '.join(GROUPS[name])}. About {duration(total)} of one core's time in all.\n")
-        more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "dry_run": dry_run, **options}
+        more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "cpus": cpus, "gpus": gpus}
+        more |= {"dry_run": dry_run, **options}
         return [problem for each in GROUPS[name] for problem in reproduce(each, scale, out=out, **more)]
     experiment = EXPERIMENTS[name]
+    experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=experiment.gpus if gpus is None else gpus)
+    if experiment.gpus:
+        run: Any = experiment.run  # that of an experiment of the paper: it takes a device
+        experiment = replace(experiment, run=partial(run, device="auto"))
     rows, trials, left = _plan(name, scale, out, options)
-    processes = min(jobs or os.cpu_count() or 1, max(1, len(left)))
+    processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
     print(plan_text(experiment, scale, trials, left, processes if engine == "local" else None), flush=True)
     if dry_run or not left:
         return []
     command = f"anyorder reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    command += f" --gpus {gpus:g}" if gpus else ""
     with _Display(experiment, scale, trials, rows, left, processes) as display:
         sweep(
             experiment, scale, out=out, jobs=jobs, engine=engine, address=address, only=only, seeds=seeds,

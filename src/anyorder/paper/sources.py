@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyorder._checks import InputError, one_of
+from anyorder._files import home
 from anyorder.paper import formats
 
 
@@ -45,7 +46,7 @@ class Source:
         return self.url is not None and (self.checksum is not None or all(f.checksum for f in self.files))
 
 
-_NO_MIRROR = "prepared for this project; place the file there, or use another form of the same data"
+_REPACKED = "repacked for this project and published nowhere: any other form of the same data is read instead"
 HDF5_FOLDER = "modelnet40_ply_hdf5_2048"
 
 SOURCES = {
@@ -84,7 +85,7 @@ SOURCES = {
         Source(
             "ecg5000",
             "ecg5000",
-            "500 / 4,500 heartbeats of 140 steps, 5 classes (UCR archive)",
+            f"500 / 4,500 heartbeats of 140 steps, 5 classes (UCR archive); {_REPACKED}",
             "public, cite the UCR archive and PhysioNet",
             (
                 File(
@@ -93,7 +94,7 @@ SOURCES = {
                     "sha256:b54304278c53a05e2b3d14fc02e3df82abf9574e6bf7d4e30e6dade2f33d7574",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "ecg5000-ucr",
@@ -117,7 +118,7 @@ SOURCES = {
         Source(
             "hapt",
             "hapt",
-            "7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject",
+            f"7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject; {_REPACKED}",
             "non-commercial, cite Reyes-Ortiz et al.",
             (
                 File(
@@ -126,7 +127,7 @@ SOURCES = {
                     "sha256:8d76a56e2b78f5334030c66cad5743badf2e786988bbae86995355ad76f06365",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "hapt-recordings",
@@ -141,7 +142,7 @@ SOURCES = {
         Source(
             "bags",
             "bags",
-            "musk1 (92 bags, 166 features) and elephant (200 bags, 230 features)",
+            f"musk1 (92 bags, 166 features) and elephant (200 bags, 230 features); {_REPACKED}",
             "CC BY 4.0 (musk1); research use (elephant)",
             (
                 File(
@@ -150,7 +151,7 @@ SOURCES = {
                     "sha256:6ca4b2ef35d41dafd84d293751bd7b707a921b011d20ab935c412c98d14e33c2",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "musk1-uci",
@@ -171,7 +172,7 @@ SOURCES = {
         Source(
             "modelnet40",
             "modelnet40",
-            "9,843 / 2,468 shapes of 40 classes, 1024 surface points each",
+            f"9,843 / 2,468 shapes of 40 classes, 1024 surface points each; {_REPACKED}",
             "academic use",
             (
                 File(
@@ -185,7 +186,7 @@ SOURCES = {
                     "sha256:b04c5cf9a37b50c99e4768cb95b1f37f8e3f83415a73153226fddb3ec6993ee1",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "modelnet40-hdf5",
@@ -227,10 +228,7 @@ def data_folders() -> list[Path]:
 
 def cache_folder() -> Path:
     """``ANYORDER_HOME/data``, where downloads go; by default below the user's cache folder."""
-    import pooch
-
-    home = os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")
-    return Path(home).expanduser() / "data"
+    return home() / "data"
 
 
 def where(name: str) -> Path | None:

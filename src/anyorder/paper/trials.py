@@ -19,6 +19,16 @@ from anyorder._checks import one_of, whole_number
 Row = dict[str, Any]
 Outcome = dict[str, Any]
 Setting = Mapping[str, Any]
+SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
+
+
+def short(value: float) -> float:
+    """Six significant digits: what a row needs.
+
+    >>> short(0.123456789)
+    0.123457
+    """
+    return float(f"{value:.6g}")
 
 
 def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
