@@ -13,6 +13,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -23,10 +24,10 @@ from anyorder import InputError, InputTypeError
 from anyorder.cli import app
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import duration, reproduce
-from anyorder.paper.sweep import read_rows, run_trial, sweep
+from anyorder.paper.sweep import read_rows, run_trial, sweep, write_rows
 from anyorder.paper.trials import Trial
 
-CHANGES = ("seconds", "versions", "command", "curve")  # what differs from run to run
+CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
 
 
 @pytest.fixture(autouse=True)
@@ -107,16 +108,33 @@ def test_maximize_turns_the_choice_around():
 # --- rows on disk
 
 
-def test_a_last_line_cut_off_is_left_out_and_repaired(tmp_path):
+@pytest.mark.parametrize("counted", [True, False], ids=["rows that say how many", "older rows"])
+@pytest.mark.parametrize("kept", [0.05, 0.5, 0.97])
+def test_a_last_line_cut_off_costs_its_trial_which_is_run_again(tmp_path, counted, kept):
     experiment = toy_experiment.toy()
     rows = sweep(experiment, "smoke", out=tmp_path, jobs=1)
     path = tmp_path / "toy.jsonl"
-    whole = path.read_text()
-    path.write_text(whole[:-40])
-    assert len(read_rows(path)) == len(rows) - 1
+    if not counted:
+        write_rows(path, [{k: v for k, v in row.items() if k != "trial_rows"} for row in rows])
+    *lines, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + last[: int(kept * len(last))])
+    assert bare(read_rows(path)) == bare([row for row in rows if row["trial"] != json.loads(last)["trial"]])
     again = sweep(experiment, "smoke", out=tmp_path, jobs=1)
-    assert bare(read_rows(path)) == bare(again)
-    assert path.read_text().endswith("\n")
+    assert bare(again) == bare(read_rows(path)) == bare(rows)
+
+
+def test_a_trial_whose_row_was_removed_is_run_again(tmp_path):
+    experiment = toy_experiment.toy()
+    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
+    path = tmp_path / "toy.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    assert len(read_rows(path)) == len(rows) - 2
+    assert bare(sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)) == bare(rows)
+
+
+def test_the_published_rows_are_all_read():
+    for path in (Path(__file__).parents[1] / "results").glob("*.jsonl"):
+        assert len(read_rows(path)) == len(path.read_text().splitlines())
 
 
 def test_a_broken_line_inside_the_file_is_refused_with_its_number(tmp_path):
@@ -133,6 +151,7 @@ def test_rows_hold_what_the_design_asks_for(tmp_path):
     assert set(row["versions"]) == {"anyorder", "torch", "python"}
     assert row["command"] == "x"
     assert row["seconds"] >= 0
+    assert row["trial_rows"] == 2
 
 
 def test_rows_of_another_scale_are_left_alone(tmp_path):

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
             "versions": versions,
             "command": command,
             "trial": trial.key,
+            "trial_rows": len(outcomes),
             **({"curve": outcome["curve"]} if "curve" in outcome else {}),
         }
         for outcome in outcomes
@@ -137,21 +139,39 @@ def rows_path(out: str | Path, experiment: str) -> Path:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a jsonl file; a last line that was cut off is left out, and the next write repairs the file."""
+    """The rows of the finished trials in a jsonl file.
+
+    A last line that was cut off is left out, and so are the other rows of a trial that lost one: the next sweep runs
+    it again and repairs the file.
+    """
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    rows = []
+    rows, cut = [], False
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
-            if number == len(lines):  # no newline follows: it was cut off while it was written
-                break
-            raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
-    return rows
+            cut = number == len(lines)  # no newline follows: it was cut off while it was written
+            if not cut:
+                raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
+    return _of_whole_trials(rows, cut)
+
+
+def _of_whole_trials(rows: list[Row], cut: bool) -> list[Row]:
+    """``rows`` without those of trials that lack some.
+
+    Rows of version 0.1.0 and before may not say how many their trial has. Where a line is known to be lost, such a
+    trial must have as many as the longest of its method.
+    """
+    found = Counter(row["trial"] for row in rows)
+    most: Counter[tuple[str, str]] = Counter()
+    for row in rows if cut else []:
+        kind = row["scale"], row["method"]
+        most[kind] = max(most[kind], found[row["trial"]])
+    return [r for r in rows if found[r["trial"]] >= r.get("trial_rows", most[r["scale"], r["method"]])]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
