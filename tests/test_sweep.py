@@ -211,12 +211,24 @@ def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
     assert {row["seed"] for row in rows} == {0, 2}
 
 
-def test_two_sweeps_on_one_file_are_refused(tmp_path):
+def test_two_sweeps_on_one_file_are_refused_whatever_their_home(tmp_path, monkeypatch):
     def second(*_):
+        monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "another"))
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1)
 
     with pytest.raises(InputError, match=r"toy.jsonl is being written by another sweep"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
+
+
+def test_sweeps_of_two_experiments_share_a_folder(tmp_path):
+    others = []
+
+    def second(*_):
+        others.append(sweep(toy_experiment.toy("other"), "smoke", out=tmp_path, jobs=1, only=["b"]))
+
+    rows = sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1, on_finish=second)
+    assert {row["experiment"] for row in rows} == {"toy"}
+    assert {row["experiment"] for row in others[0]} == {"other"}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +283,7 @@ def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tm
     assert bare(rows) == bare(sweep_lengths(tmp_path / "whole", tmp_path / "home"))
     assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows)
     assert list((tmp_path / "home").glob("trials/*/*")) == []  # nothing unfinished is left behind
-    assert [file.name for file in path.parent.iterdir()] == ["lengths.jsonl"]
+    assert {file.name for file in path.parent.iterdir()} == {"lengths.jsonl", ".lengths.jsonl.lock"}
 
 
 # --- the command

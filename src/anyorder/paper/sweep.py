@@ -8,7 +8,6 @@ trial keeps while it runs (checkpoints) lives in ``ANYORDER_HOME`` and is remove
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -186,12 +185,14 @@ def _spelled(value: Any) -> str:
 
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends."""
+    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends.
+
+    It lies beside the rows, so that sweeps with different ``ANYORDER_HOME`` see each other's.
+    """
     import fcntl
 
-    locks = home() / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with open(locks / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16], "w") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
