@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import toy_experiment
 from anyorder import InputError, InputTypeError
-from anyorder.cli import app
+from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import duration, reproduce
 from anyorder.paper.sweep import read_rows, run_trial, sweep, write_rows
@@ -137,11 +137,35 @@ def test_the_published_rows_are_all_read():
         assert len(read_rows(path)) == len(path.read_text().splitlines())
 
 
-def test_a_broken_line_inside_the_file_is_refused_with_its_number(tmp_path):
+GOOD = {
+    "experiment": "toy", "method": "b", "setting": {}, "seed": 0, "scale": "smoke", "validation": {}, "metrics": {},
+    "selected": False, "parameters": 1, "seconds": 0.5, "trial": "0123456789ab",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": ', r"line 2 is not JSON \(.*\); mend or remove that line"),
+        ("3", r"line 2 is not a row of a trial: 'experiment' must be text; found none; mend or remove that line"),
+        ('{"a": 1}', r"line 2 is not a row of a trial: 'experiment' must be text; found none"),
+        (b"\x93\xff\x00\x01", r"line 2 is not JSON"),
+        (json.dumps({**GOOD, "seed": "one"}), r"line 2 .*: 'seed' must be a whole number; found 'one'"),
+        (json.dumps({**GOOD, "seconds": None}), r"line 2 .*: 'seconds' must be a number; found None"),
+        (json.dumps({**GOOD, "metrics": [1]}), r"line 2 .*: 'metrics' must be an object; found \[1\]"),
+        (json.dumps({**GOOD, "trial_rows": "2"}), r"line 2 .*: 'trial_rows' must be a whole number; found '2'"),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, message, last):
     path = tmp_path / "toy.jsonl"
-    path.write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
-    with pytest.raises(InputError, match=r"toy.jsonl, line 2 is not JSON"):
-        read_rows(path)
+    good, line = json.dumps(GOOD).encode(), line if isinstance(line, bytes) else line.encode()
+    path.write_bytes(good + b"\n" + line + (b"" if last else b"\n" + good + b"\n"))
+    if last and line == b'{"a": ':
+        assert read_rows(path) == [GOOD]  # cut off
+    else:
+        with pytest.raises(InputError, match=r"toy\.jsonl, " + message):
+            read_rows(path)
 
 
 def test_rows_hold_what_the_design_asks_for(tmp_path):
@@ -329,6 +353,26 @@ def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
 def test_an_unknown_experiment_is_refused_with_a_guess(tmp_path):
     with pytest.raises(InputError, match=r"experiment must be one of 'parity'.*got 'parety'; did you mean 'parity'\?"):
         reproduce("parety", "smoke", out=tmp_path)
+
+
+@pytest.mark.parametrize("words", [["parity"], ["synthetic"], ["parity", "--dry-run"]])
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_file_as_out_is_refused_before_the_plan(tmp_path, monkeypatch, capsys, words, out):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr("sys.argv", ["anyorder", "reproduce", *words, "--scale", "smoke", "--out", out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [f"anyorder: out must be a folder; {tmp_path / 'file'} is a file; choose another"]
+
+
+def test_a_folder_in_place_of_the_rows_is_refused(tmp_path):
+    (tmp_path / "toy.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"toy\.jsonl must be a file of rows, and is a folder; move it away"):
+        sweep(toy_experiment.toy(), "smoke", out=tmp_path)
 
 
 def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path, capsys):

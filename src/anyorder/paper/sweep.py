@@ -133,8 +133,14 @@ def _forget(trial: Trial) -> None:
 
 
 def rows_path(out: str | Path, experiment: str) -> Path:
-    """The rows file of an experiment in the folder ``out``."""
-    return Path(out) / f"{experiment}.jsonl"
+    """The rows file of an experiment in the folder ``out``, which is there or can be made."""
+    path = Path(out) / f"{experiment}.jsonl"
+    if path.is_dir():
+        raise InputError(f"{path} must be a file of rows, and is a folder; move it away, or choose another folder")
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be a folder; {there} is a file; choose another")
+    return path
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -145,18 +151,41 @@ def read_rows(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     rows, cut = [], False
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            cut = number == len(lines)  # no newline follows: it was cut off while it was written
+            row = json.loads(line)
+        except ValueError as error:
+            cut = number == len(lines) and line.startswith(b"{")  # no newline follows: it was cut off
             if not cut:
                 raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
+        else:
+            rows.append(_checked_row(row, f"{path}, line {number}"))
     return _of_whole_trials(rows, cut)
+
+
+_ROW = {
+    **dict.fromkeys(("experiment", "method", "scale", "trial"), (str, "text")),
+    **dict.fromkeys(("setting", "validation", "metrics"), (dict, "an object")),
+    **dict.fromkeys(("seed", "parameters", "trial_rows"), (int, "a whole number")),
+    "seconds": (int | float, "a number"),
+    "selected": (bool, "true or false"),
+}
+
+
+def _checked_row(row: Any, where: str) -> Row:
+    """``row`` if it has what a sweep and a report read of it."""
+    given = {"trial_rows": 1, **row} if isinstance(row, dict) else {}  # older rows have none
+    for key, (kind, words) in _ROW.items():
+        if not isinstance(given.get(key), kind):
+            found = "none" if key not in given else repr(given[key])
+            raise InputError(
+                f"{where} is not a row of a trial: {key!r} must be {words}; found {found}; mend or remove that line"
+            )
+    return row
 
 
 def _of_whole_trials(rows: list[Row], cut: bool) -> list[Row]:
