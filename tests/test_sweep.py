@@ -24,7 +24,7 @@ from anyorder import InputError, InputTypeError
 from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import duration, reproduce
-from anyorder.paper.sweep import read_rows, run_trial, sweep, write_rows
+from anyorder.paper.sweep import earlier_seconds, read_rows, run_trial, sweep, write_rows
 from anyorder.paper.trials import Trial
 
 CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
@@ -176,6 +176,24 @@ def test_rows_hold_what_the_design_asks_for(tmp_path):
     assert row["command"] == "x"
     assert row["seconds"] >= 0
     assert row["trial_rows"] == 2
+
+
+def test_seconds_count_what_interrupted_runs_did_and_kept(tmp_path):
+    trial = toy_experiment.toy().trials("smoke")[0]
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(toy_experiment.in_two_halves, trial)
+    with pytest.raises(ZeroDivisionError):
+        run_trial(lambda *_: 1 // 0, trial)  # interrupted again, with nothing new to keep
+    assert 0.39 < earlier_seconds(trial) < 1.1  # not the 0.8 that were lost
+    (row, _) = run_trial(toy_experiment.in_two_halves, trial)
+    assert 0.39 < row["seconds"] < 1.1
+
+
+def test_seconds_of_a_trial_that_kept_nothing_are_those_of_its_last_run(tmp_path):
+    trial = toy_experiment.toy(raises=0, sleep=0.3).trials("smoke")[0]
+    with pytest.raises(RuntimeError):
+        run_trial(toy_experiment.run, trial)
+    assert earlier_seconds(trial) == 0.0
 
 
 def test_rows_of_another_scale_are_left_alone(tmp_path):
@@ -384,6 +402,19 @@ def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path
     )
     assert f"About {duration(hours)} of one core's time in all." in first
     assert hours < 24 * 3600
+
+
+def test_a_continued_trial_does_not_set_the_pace(tmp_path, monkeypatch, capsys):
+    experiment = replace(toy_experiment.toy(), run=toy_experiment.in_two_halves)
+    monkeypatch.setitem(EXPERIMENTS, "toy", experiment)
+    trials = experiment.trials("smoke", only=["b"])
+    for trial in trials[:2]:
+        with pytest.raises(KeyboardInterrupt):
+            run_trial(experiment.run, trial)
+    monkeypatch.setitem(EXPERIMENTS, "toy", replace(experiment, run=toy_experiment.run))
+    reproduce("toy", "smoke", out=tmp_path, jobs=1, only=["b"])
+    left = [line.rsplit("; ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert left[:2] == ["10 s left", "8 s left"]  # the declared 2 s for each of the others
 
 
 def test_on_a_terminal_a_table_shows_each_methods_progress(tmp_path, monkeypatch):

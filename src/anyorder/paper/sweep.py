@@ -32,6 +32,7 @@ from anyorder.paper.trials import Experiment, Row, Run, Trial
 from anyorder.storage import write_atomically
 
 LOST_WORKER_RETRIES = 3
+EARLIER = "earlier_seconds.txt"  # in a trial's workdir
 
 # An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
 Finished = tuple[Trial, list[Row] | None, str | None]
@@ -89,10 +90,11 @@ def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) 
 def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     workdir = _workdir(trial)
-    workdir.mkdir(parents=True, exist_ok=True)
+    earlier = earlier_seconds(trial)
+    write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
     outcomes = run(trial, data, workdir)
-    seconds = round(time.perf_counter() - began, 3)
+    seconds = round(earlier + time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [
         {
@@ -126,6 +128,19 @@ def home() -> Path:
 
 def _workdir(trial: Trial) -> Path:
     return home() / "trials" / trial.experiment / trial.key
+
+
+def earlier_seconds(trial: Trial) -> float:
+    """What interrupted runs of ``trial`` took for what they left in its workdir; 0 if they left nothing.
+
+    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
+    What it did after that is lost, is done again, and counts once.
+    """
+    folder = _workdir(trial)
+    if not (folder / EARLIER).exists():
+        return 0.0
+    newest = max(path.stat().st_mtime for path in folder.rglob("[!.]*") if path.is_file())
+    return float((folder / EARLIER).read_text()) + newest - (folder / EARLIER).stat().st_mtime
 
 
 def _forget(trial: Trial) -> None:
