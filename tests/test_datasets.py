@@ -441,6 +441,91 @@ def test_archives_are_downloaded_unpacked_and_checked(folder, tmp_path, monkeypa
     assert data.class_names == ("bed", "chair")
 
 
+def serve_archive(monkeypatch, content):
+    """Stand in for a download of ``content``, whatever the name."""
+
+    def retrieve(url, known_hash, fname, path):
+        return str(write(path / fname, content))
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+
+
+def ecg_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in ("ECG5000_TRAIN.txt", "ECG5000_TEST.txt", "README.md"):
+            archive.writestr(name, "  1.0  2.5  3.5\n")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("content", [hostile_zip("../out.txt"), hostile_tar("link", tarfile.SYMTYPE), b"no archive"])
+def test_a_refused_archive_leaves_nothing_behind(folder, tmp_path, monkeypatch, content):
+    serve_archive(monkeypatch, content)
+    with pytest.raises(InputError, match="download of ecg5000-txt is damaged and was refused: "):
+        sources.fetch("ecg5000-txt", trust=True)
+    assert list(sources.cache_folder().rglob("*")) == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "home"]
+
+
+def test_an_archive_with_another_hash_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+    """The real downloader, from a file on this machine."""
+    import http.server
+    import threading
+
+    archive = write(tmp_path / "server/a.zip", ecg_zip())
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *words):
+            super().__init__(*words, directory=str(archive.parent))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = dataclasses.replace(
+            sources.SOURCES["ecg5000-txt"], url=f"http://127.0.0.1:{server.server_port}/a.zip", checksum="sha256:0123"
+        )
+        monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", source)
+        with pytest.raises(InputError, match="download of ecg5000-txt is damaged and was refused"):
+            sources.fetch("ecg5000-txt")
+        assert list(sources.cache_folder().rglob("*")) == []
+        good = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
+        monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", dataclasses.replace(source, checksum=good))
+        assert sources.fetch("ecg5000-txt") == sources.where("ecg5000-txt")
+        server.shutdown()
+
+
+def test_a_file_with_another_hash_inside_an_archive_leaves_nothing_behind(folder, monkeypatch):
+    source = sources.SOURCES["ecg5000-txt"]
+    files = tuple(dataclasses.replace(file, checksum="sha256:0123") for file in source.files)
+    monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", dataclasses.replace(source, files=files))
+    serve_archive(monkeypatch, ecg_zip())
+    with pytest.raises(InputError, match=r"ECG5000_TRAIN\.txt is damaged: its sha256 is .*, expected 0123"):
+        sources.fetch("ecg5000-txt", trust=True)
+    assert list(sources.cache_folder().rglob("*")) == []
+
+
+@pytest.mark.parametrize("step", range(7))  # three files unpacked, their hashes written down, three files moved
+def test_a_fetch_that_is_interrupted_is_never_taken_for_the_whole(folder, monkeypatch, step):
+    serve_archive(monkeypatch, ecg_zip())
+    replace, calls = os.replace, iter(range(7))
+
+    def interrupted(source, target):
+        if next(calls) == step:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sources.fetch("ecg5000-txt", trust=True)
+    assert sources.where("ecg5000-txt") is None
+    root = sources.fetch("ecg5000-txt", trust=True)  # the second time it succeeds
+    assert sorted(p.name for p in root.iterdir()) == ["ECG5000", "ecg5000-txt.sha256"]
+    assert len(list((root / "ECG5000").iterdir())) == 3
+
+
 def test_trusted_downloads_are_written_down_and_checked_from_then_on(folder, monkeypatch):
     def retrieve(url, known_hash, fname, path):
         assert known_hash is None
