@@ -16,7 +16,7 @@ from rich.table import Table
 
 from anyorder._checks import one_of, real_number, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
-from anyorder.paper.sweep import check_engine, jobs_for, read_rows, rows_path, sweep
+from anyorder.paper.sweep import check_engine, earlier_seconds, jobs_for, read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
 
 
@@ -134,7 +134,9 @@ class _Display:
         self.rows = [row for row in rows if row["scale"] == scale]
         self.total, self.count = len(left), 0
         self.expected_seconds = experiment.estimated_seconds(left)
-        self.worked = 0.0  # estimated seconds of what has finished
+        self.worked = 0.0  # estimated seconds of what this sweep has finished
+        self.earlier = {trial.key: earlier_seconds(trial) for trial in left}  # what it finds done of each trial
+        self.paced = False  # whether a trial has been run from its beginning
         self.began = time.monotonic()
         console = Console()
         self.live = Live(self._table(), console=console, refresh_per_second=2) if console.is_terminal else None
@@ -152,7 +154,11 @@ class _Display:
 
     def finished(self, trial: Trial, rows: list[Row] | None, problem: str | None, left: int) -> None:
         self.count += 1
-        self.worked += self.experiment.estimated_seconds([trial])
+        estimate, earlier = self.experiment.estimated_seconds([trial]), self.earlier.get(trial.key, 0.0)
+        found = min(earlier / rows[0]["seconds"], 1.0) if rows and earlier else 0.0  # the share that was done before
+        self.worked += estimate * (1 - found)
+        self.expected_seconds -= estimate * found
+        self.paced = self.paced or not earlier
         where = f"{trial.method} {_varied(self.experiment, trial)} seed {trial.seed}"
         if problem is not None:
             self.problems.append(f"failed: {trial.experiment} {where}: {problem}")
@@ -165,9 +171,10 @@ class _Display:
 
     def _remaining(self) -> str:
         elapsed = time.monotonic() - self.began
-        if self.worked == 0:
-            return duration(self.expected_seconds / self.processes)
-        return duration(elapsed * max(self.expected_seconds - self.worked, 0) / self.worked)
+        left = max(self.expected_seconds - self.worked, 0)
+        if not self.paced:  # a trial that was continued near its end says little of how long one takes
+            return duration(left / self.processes)
+        return duration(elapsed * left / self.worked)
 
     def _table(self) -> Table:
         table = Table(title=f"{self.experiment.name}: {self.count}/{self.total}, {self._remaining()} left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from anyorder._checks import InputError, one_of
 from anyorder._files import home
 from anyorder.paper import formats
+from anyorder.storage import write_atomically
 
 
 @dataclass(frozen=True)
@@ -282,19 +284,36 @@ def fetch(name: str, *, trust: bool = False) -> Path:
             for file in source.files:
                 target = folder / file.path
                 pooch.retrieve(source.url + target.name, file.checksum, fname=target.name, path=target.parent)
+            _verify(source, folder)
         else:
-            archive = pooch.retrieve(source.url, source.checksum, fname=f"{name}.zip", path=folder)
-            files_out = formats.unpack(archive, folder / source.into)
-            Path(archive).unlink()
-            if source.checksum is None:
-                lines = [f"{_digest(path, 'sha256')}  {path.relative_to(folder.resolve())}\n" for path in files_out]
-                (folder / f"{name}.sha256").write_text("".join(lines))
+            _fetch_archive(source, folder)
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"the download of {name} is damaged and was refused: {error}") from error
-    _verify(source, folder)
     return folder
+
+
+def _fetch_archive(source: Source, folder: Path) -> None:
+    """Download, unpack and check in a folder of its own; only what is whole is moved to its place.
+
+    Where no checksum is published, the hashes of all files are written down first, and the files by which
+    :func:`where` knows the source come last: a move that was interrupted is never taken for the whole.
+    """
+    import pooch
+
+    assert source.url is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{source.name}-") as draft:
+        archive = pooch.retrieve(source.url, source.checksum, fname=f"{source.name}.zip", path=Path(draft))
+        root = Path(draft).resolve() / "files"
+        files = {path.relative_to(root).as_posix(): path for path in formats.unpack(archive, root / source.into)}
+        _verify(source, root)
+        if source.checksum is None:
+            lines = [f"{_digest(path, 'sha256')}  {name}\n" for name, path in files.items()]
+            write_atomically(folder / f"{source.name}.sha256", "".join(lines))
+        known_by = tuple(file.path for file in source.files)
+        for name in sorted(files, key=lambda name: name.startswith(known_by)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(files[name], folder / name)
 
 
 def _verify(source: Source, folder: Path) -> None:

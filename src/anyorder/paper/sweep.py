@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -21,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from anyorder._files import home, write_atomically
 from anyorder.paper.trials import Experiment, Row, Run, Trial
 
 LOST_WORKER_RETRIES = 3
+EARLIER = "earlier_seconds.txt"  # in a trial's workdir
 
 # An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
 Finished = tuple[Trial, list[Row] | None, str | None]
@@ -107,10 +108,11 @@ def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) 
 def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     workdir = _workdir(trial)
-    workdir.mkdir(parents=True, exist_ok=True)
+    earlier = earlier_seconds(trial)
+    write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
     outcomes = run(trial, data, workdir)
-    seconds = round(time.perf_counter() - began, 3)
+    seconds = round(earlier + time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [
         {
@@ -127,6 +129,7 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
             "versions": versions,
             "command": command,
             "trial": trial.key,
+            "trial_rows": len(outcomes),
             **({"curve": outcome["curve"]} if "curve" in outcome else {}),
         }
         for outcome in outcomes
@@ -140,31 +143,91 @@ def _workdir(trial: Trial) -> Path:
     return home() / "trials" / trial.experiment / trial.key
 
 
+def earlier_seconds(trial: Trial) -> float:
+    """What interrupted runs of ``trial`` took for what they left in its workdir; 0 if they left nothing.
+
+    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
+    What it did after that is lost, is done again, and counts once.
+    """
+    folder = _workdir(trial)
+    if not (folder / EARLIER).exists():
+        return 0.0
+    newest = max(path.stat().st_mtime for path in folder.rglob("[!.]*") if path.is_file())
+    return float((folder / EARLIER).read_text()) + newest - (folder / EARLIER).stat().st_mtime
+
+
 def _forget(trial: Trial) -> None:
     shutil.rmtree(_workdir(trial), ignore_errors=True)
 
 
 def rows_path(out: str | Path, experiment: str) -> Path:
-    """The rows file of an experiment in the folder ``out``."""
-    return Path(out) / f"{experiment}.jsonl"
+    """The rows file of an experiment in the folder ``out``, which is there or can be made."""
+    path = Path(out) / f"{experiment}.jsonl"
+    if path.is_dir():
+        raise InputError(f"{path} must be a file of rows, and is a folder; move it away, or choose another folder")
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be a folder; {there} is a file; choose another")
+    return path
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a jsonl file; a last line that was cut off is left out, and the next write repairs the file."""
+    """The rows of the finished trials in a jsonl file.
+
+    A last line that was cut off is left out, and so are the other rows of a trial that lost one: the next sweep runs
+    it again and repairs the file.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows = []
+    lines = path.read_bytes().split(b"\n")
+    rows, cut = [], False
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # no newline follows: it was cut off while it was written
-                break
-            raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
-    return rows
+            row = json.loads(line)
+        except ValueError as error:
+            cut = number == len(lines) and line.startswith(b"{")  # no newline follows: it was cut off
+            if not cut:
+                raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
+        else:
+            rows.append(_checked_row(row, f"{path}, line {number}"))
+    return _of_whole_trials(rows, cut)
+
+
+_ROW = {
+    **dict.fromkeys(("experiment", "method", "scale", "trial"), (str, "text")),
+    **dict.fromkeys(("setting", "validation", "metrics"), (dict, "an object")),
+    **dict.fromkeys(("seed", "parameters", "trial_rows"), (int, "a whole number")),
+    "seconds": (int | float, "a number"),
+    "selected": (bool, "true or false"),
+}
+
+
+def _checked_row(row: Any, where: str) -> Row:
+    """``row`` if it has what a sweep and a report read of it."""
+    given = {"trial_rows": 1, **row} if isinstance(row, dict) else {}  # older rows have none
+    for key, (kind, words) in _ROW.items():
+        if not isinstance(given.get(key), kind):
+            found = "none" if key not in given else repr(given[key])
+            raise InputError(
+                f"{where} is not a row of a trial: {key!r} must be {words}; found {found}; mend or remove that line"
+            )
+    return row
+
+
+def _of_whole_trials(rows: list[Row], cut: bool) -> list[Row]:
+    """``rows`` without those of trials that lack some.
+
+    Rows of version 0.1.0 and before may not say how many their trial has. Where a line is known to be lost, such a
+    trial must have as many as the longest of its method.
+    """
+    found = Counter(row["trial"] for row in rows)
+    most: Counter[tuple[str, str]] = Counter()
+    for row in rows if cut else []:
+        kind = row["scale"], row["method"]
+        most[kind] = max(most[kind], found[row["trial"]])
+    return [r for r in rows if found[r["trial"]] >= r.get("trial_rows", most[r["scale"], r["method"]])]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -179,12 +242,14 @@ def _spelled(value: Any) -> str:
 
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends."""
+    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends.
+
+    It lies beside the rows, so that sweeps with different ``ANYORDER_HOME`` see each other's.
+    """
     import fcntl
 
-    locks = home() / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with open(locks / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16], "w") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
