@@ -18,6 +18,8 @@ import torch
 
 import anyorder as ao
 from anyorder import cli, commands
+from anyorder._files import load_tensors, save_tensors
+from anyorder.checkpoints import Checkpoint
 from anyorder.commands import TableModel
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -373,17 +375,64 @@ def test_a_schema_that_does_not_fit_its_model_is_refused(run, here):
     assert "its table does not fit its model" in err
 
 
-def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch):
+def interrupted_after(monkeypatch, checkpoints):
+    """Training that writes so many checkpoints, one a step, and is then stopped from the keyboard."""
+    written = []
+
+    def due(self):
+        if len(written) == checkpoints:
+            raise KeyboardInterrupt
+        written.append(self.path)
+        return True
+
+    monkeypatch.setattr(Checkpoint, "due", due)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "message"),
+    [(0, "before the first checkpoint; the same command starts afresh"), (1, "with --resume goes on")],
+)
+def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch, checkpoints, message):
     visits().to_csv("t.csv", index=False)
-
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands.SetClassifier, "fit", stop)
-    status, out, err = run(TRAIN)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, checkpoints)
+        status, out, err = run(TRAIN)
     assert status != 0
-    assert "interrupted; the same command with --resume goes on" in out
+    assert message in out
     assert "Traceback" not in err
+    assert run(f"{TRAIN} --resume" if checkpoints else TRAIN)[0] == 0
+
+
+def test_a_run_that_cannot_be_resumed_here_is_kept(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    (checkpoint,) = (tmp_path / "home").rglob("*.safetensors")
+    tensors, metadata = load_tensors(checkpoint)
+    metadata["run"]["processes"] = 2
+    save_tensors(checkpoint, tensors, metadata)
+    status, _, err = run(f"{TRAIN} --resume")
+    assert status == 2
+    assert "another processes: 2 there, 1 here" in err
+    assert checkpoint.exists()
+
+
+def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    status, _, err = run(f"{TRAIN} --resume")
+    assert status == 2
+    assert "there is nothing to resume: no run for model is unfinished; leave --resume out to start afresh" in err
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    status, _, err = run(f"{TRAIN} --resume --hidden 5 --cell lstm --seed 1")
+    assert status == 2
+    assert "the unfinished run for model was started without --cell, with --hidden 4, with --seed 0" in err
+    shutil.copy("t.csv", "other.csv")
+    assert "was of another table" in run(f"{TRAIN.replace('t.csv', 'other.csv')} --resume")[2]
+    visits(25).to_csv("t.csv", index=False)
+    assert "t.csv has changed since the unfinished run" in run(f"{TRAIN} --resume")[2]
 
 
 def test_a_model_that_knows_no_table_cannot_read_one(run, here):

@@ -103,10 +103,16 @@ def train_table(
     try:
         estimator.fit(learnt.data, _labels(learnt), X_unlabeled=further)
     except (InputError, InputTypeError):
-        run.end()
+        if run.first_process and not resume:  # a run that waits is not lost because it was refused
+            run.end()
         raise
     except KeyboardInterrupt:
-        say("interrupted; the same command with --resume goes on from the last checkpoint")
+        if run.unfinished:
+            say("interrupted; the same command with --resume goes on from the last checkpoint")
+        else:
+            if run.first_process:
+                run.end()
+            say("interrupted before the first checkpoint; the same command starts afresh")
         raise
     if run.first_process:
         estimator.set_params(workdir=None, verbose=False)
@@ -226,16 +232,24 @@ class _Run:
         self.out = out
         self.first_process = os.environ.get("RANK", "0") == "0"
         stamp = [table.stat().st_size, table.stat().st_mtime_ns] if table.is_file() else None
-        key = json.dumps([str(table.resolve()), stamp, str(out.resolve()), asked], sort_keys=True, default=str)
+        wanted = [str(table.resolve()), stamp, str(out.resolve()), asked]
+        self.asked = json.dumps(wanted, sort_keys=True, default=str)
         home = Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
-        self.folder = home / "runs" / hashlib.sha256(key.encode()).hexdigest()[:20]
+        self.folder = home / "runs" / hashlib.sha256(self.asked.encode()).hexdigest()[:20]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a checkpoint waits here."""
+        return _has_checkpoint(self.folder)
 
     @property
     def _replaces(self) -> Path:
         return self.folder / "replaces-the-model"  # there when the run was started with --force
 
     def check(self, resume: bool, force: bool) -> None:
-        unfinished = self.folder.exists() and any(p.suffix == ".safetensors" for p in self.folder.iterdir())
+        unfinished = self.unfinished
+        if resume and not unfinished:
+            raise InputError(f"there is nothing to resume: {self._alike()}; leave --resume out to start afresh")
         if unfinished and not resume and not force:
             raise InputError(
                 f"a run with these very settings was not finished; go on with --resume, or start afresh with --force "
@@ -252,11 +266,42 @@ class _Run:
         if force:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "asked.json").write_text(self.asked)
         if force:
             self._replaces.touch()
 
     def end(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _alike(self) -> str:
+        """What sets an unfinished run for the same --out apart from this one."""
+        here = json.loads(self.asked)
+        for file in sorted(self.folder.parent.glob("*/asked.json")):
+            there = json.loads(file.read_text())
+            if there[2] == here[2] and _has_checkpoint(file.parent):
+                if there[0] != here[0]:
+                    return f"the unfinished run for {self.out} was of another table, {there[0]}"
+                if there[3] == here[3]:
+                    return f"{there[0]} has changed since the unfinished run for {self.out} began"
+                then, now = _options(there[3]), _options(here[3])
+                changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+                words = [f"with {name} {then[name]}" if name in then else f"without {name}" for name in changed]
+                return f"the unfinished run for {self.out} was started {', '.join(words)}"
+        return f"no run for {self.out} is unfinished"
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return folder.is_dir() and any(p.suffix == ".safetensors" for p in folder.iterdir())
+
+
+def _options(asked: dict[str, Any]) -> dict[str, str]:
+    """What was asked, in the words of the command line."""
+    asked = {**asked, **(asked.get("model_options") or {}), "seed": asked.get("random_state")}
+    return {
+        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in asked.items()
+        if name not in ("model_options", "random_state") and value not in (None, [])
+    }
 
 
 def _silent(words: str) -> None:
