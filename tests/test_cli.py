@@ -288,6 +288,24 @@ BAD_TABLES = {
 }
 
 
+@pytest.mark.parametrize("name", ["prediction", "probability_up"])
+def test_a_set_id_that_predict_would_write_over_is_refused(run, tmp_path, name):
+    visits().rename(columns={"visit": name}).to_csv("t.csv", index=False)
+    status, _, err = run(TRAIN.replace("--set-id visit", f"--set-id {name}"))
+    assert status == 2
+    assert f"the set-id column is called '{name}', as is a column that anyorder predict writes" in err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_class_whose_rows_are_all_dropped_leaves_a_model_that_opens(run, tmp_path):
+    rows = visits(30)
+    rows.loc[rows["visit"] == 3, ["dose", "outcome"]] = [None, "lost"]
+    rows.to_csv("t.csv", index=False)
+    assert run(f"{TRAIN} --missing drop-row")[0] == 0
+    assert run("predict model t.csv --out p.csv")[0] == 0
+    assert list(pd.read_csv("p.csv")) == ["visit", "prediction", "probability_down", "probability_up"]
+
+
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_bad_tables_end_in_one_line_and_status_2(run, tmp_path, case):
     rows, message = BAD_TABLES[case]

@@ -89,6 +89,7 @@ def train_table(
     else:
         say, progress = _silent, False
     learnt = learn_table(table, **columns, progress=progress)
+    _output_names(learnt.schema)
     say(_found(learnt))
     further = None
     if unlabelled is not None:
@@ -134,17 +135,17 @@ def predict_table(
     """Write the set-id column, ``prediction``, and ``probability_<class>`` for every set of a table."""
     out = _free(out, force, (".csv", ".parquet"))
     trained = TableModel.open(model)
+    names = _output_names(trained.schema)
     read = trained.schema.read(table, progress=progress)
     _tell_unseen(read, say)
     outputs = trained.outputs(read.data)
-    columns: dict[str, Any] = {trained.schema.set_id: read.set_ids}
+    columns: list[Any] = [read.set_ids]
     if trained.schema.classes is not None:
-        best = outputs.argmax(axis=1)
-        columns["prediction"] = [trained.schema.classes[i] for i in best]
-        columns |= {f"probability_{c}": outputs[:, i] for i, c in enumerate(trained.schema.classes)}
+        columns += [[trained.schema.classes[i] for i in outputs.argmax(axis=1)], *outputs.T]
     else:
-        columns["prediction"] = outputs[:, 0]
-    write_atomically(out, _table_bytes(pa.table(columns), out.suffix))
+        columns += [outputs[:, 0]]
+    columns = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
+    write_atomically(out, _table_bytes(pa.table(columns, names), out.suffix))
     say(f"wrote {out}: {len(read.data)} predictions")
 
 
@@ -306,6 +307,16 @@ def _options(asked: dict[str, Any]) -> dict[str, str]:
 
 def _silent(words: str) -> None:
     """What the other processes of one training say."""
+
+
+def _output_names(schema: TableSchema) -> list[str]:
+    """The columns that ``predict`` writes."""
+    names = [schema.set_id, "prediction", *(f"probability_{c}" for c in schema.classes or ())]
+    if schema.set_id in names[1:]:
+        raise InputError(
+            f"the set-id column is called {schema.set_id!r}, as is a column that anyorder predict writes; rename it"
+        )
+    return names
 
 
 def _labels(table: Table) -> Any:
