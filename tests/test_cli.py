@@ -288,6 +288,43 @@ BAD_TABLES = {
 }
 
 
+EARLY = ["--epochs 0", "--learning-rate 0", "--cell gruu", "--validation-fraction 1", "--hidden 10000000"]
+
+
+@pytest.mark.parametrize("option", EARLY)
+def test_bad_settings_are_told_before_the_table_is_read(run, tmp_path, monkeypatch, option):
+    visits().to_csv("t.csv", index=False)
+    monkeypatch.setattr(commands, "learn_table", lambda *a, **k: pytest.fail("the table was read"))
+    assert run(f"{TRAIN} {option}")[0] == 2
+
+
+def test_the_models_offered_are_those_that_can_be_trained(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    _, _, err = run(f"{TRAIN} --model bert")
+    assert "'deepsets'" in err
+    assert "standardised" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        TRAIN.replace("--out model", "--out t.csv/below/model"),
+        "predict model t.csv --out t.csv/p.csv",
+        "audit model t.csv --out t.csv/a.html",
+        "export model --onnx t.csv/m.onnx",
+        "demo --out t.csv/page",
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(run, here, monkeypatch, words):
+    for work in ("learn_table", "open_model", "export_onnx"):
+        monkeypatch.setattr(commands, work, lambda *a, **k: pytest.fail("the work was begun"))
+    status, _, err = run(words)
+    assert status == 2
+    assert "t.csv" in err
+    assert "Not a directory" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["prediction", "probability_up"])
 def test_a_set_id_that_predict_would_write_over_is_refused(run, tmp_path, name):
     visits().rename(columns={"visit": name}).to_csv("t.csv", index=False)
@@ -331,6 +368,9 @@ BAD_WORDS = {
     "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight (a number or auto) must be a number"),
     "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "must be at least 0"),
     "epochs": (f"{TRAIN} --force --epochs 0", "epochs must be at least 1"),
+    "rate": (f"{TRAIN} --force --learning-rate 0", "learning_rate must be above 0"),
+    "hidden": (f"{TRAIN} --force --hidden 10000000", "does not fit into this machine's memory"),
+    "endless hidden": (f"{TRAIN} --force --hidden 10000000000000", "does not fit into this machine's memory"),
     "fraction": (f"{TRAIN} --force --validation-fraction 1", "validation_fraction must be below 1"),
     "seed": (f"{TRAIN} --force --seed=-1", "--seed must be at least 0"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
@@ -343,6 +383,9 @@ BAD_WORDS = {
     "strange output": ("predict model t.csv --out p.xlsx", "p.xlsx must end in .csv or .parquet"),
     "existing page": ("audit model t.csv --out page.html", "page.html exists"),
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
+    "samples": ("audit model t.csv --samples 0 --out a.html", "--samples must be at least 1"),
+    "permutations": ("audit model t.csv --permutations 0 --out a.html", "--permutations must be at least 1"),
+    "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be below 4294967296"),
     "strange label": ("audit model strange.csv --out a.html", "holds 'sideways', which is none of the model's classes"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
     "strange graph": ("export model --onnx m.pt", "must end in .onnx"),

@@ -364,6 +364,7 @@ BAD_TABLES = [
     (frame(), {"set_id": "outcome"}, "'outcome' is named twice among set id, target and order"),
     (frame(), {"order": "outcome"}, "'outcome' is named twice among set id, target and order"),
     (frame(), {"features": ["dose", "drug", "dose"]}, "'dose' is named twice among the features"),
+    (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "has a column without a name, as pandas writes row numbers"),
     (frame(when=["first", *"abcde"]), {"order": "when"}, "order column 'when' must hold numbers or times"),
     (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
     (frame(), {"task": "ranking"}, "task must be one of 'classification', 'regression'"),

@@ -22,6 +22,7 @@ from anyorder._checks import InputError, InputTypeError
 MOST_CATEGORIES = 1000
 _BLOCK_BYTES = 1 << 24
 _BLOCK_ROWS = 1 << 18
+_ROW_NUMBERS = {"", "__index_level_0__"}  # what pandas calls them in CSV and Parquet
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -66,6 +67,11 @@ class Columns:
         with _blocks(source, progress) as (available, read):
             self.names = [n for n in available if n not in special] if names is None else list(names)
             self._check_names(available, special)
+            if names is None and _ROW_NUMBERS & {*self.names}:
+                raise InputError(
+                    f"{self.source} has a column without a name, as pandas writes row numbers; leave it out of the "
+                    "file (to_csv(index=False)), or choose the columns with --features"
+                )
             self._values: dict[str, list[Any]] = {name: [] for name in self.names}
             first = 1
             for block in read([*special, *self.names]):
@@ -85,9 +91,9 @@ class Columns:
                 shown = ", ".join(available[:12]) + (", …" if len(available) > 12 else "")
                 raise InputError(f"{self.source} has no column {name!r}; its columns are {shown}{hint}")
         for given, what in ((special, "set id, target and order"), (self.names, "the features")):
-            twice = next((name for name in given if given.count(name) > 1), None)
-            if twice is not None:
-                raise InputError(f"column {twice!r} is named twice among {what}; name each column once")
+            for name in given:
+                if given.count(name) > 1:
+                    raise InputError(f"column {name!r} is named twice among {what}; name each column once")
         for name in self.names:
             if name in special:
                 raise InputError(f"{name!r} is the set id, target or order column; it cannot be a feature too")

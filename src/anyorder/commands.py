@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +23,16 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.audit import audit
 from anyorder.audit_report import Report
 from anyorder.estimators import SetClassifier, SetRegressor
 from anyorder.export import export_onnx, onnx_paths
 from anyorder.models import MODELS
+from anyorder.set_model import Standardised
 from anyorder.storage import SavedModel, is_model_folder, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
+from anyorder.training import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -84,6 +88,7 @@ def train_table(
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
     run = _Run(table, out, {**columns, **settings, "unlabelled": unlabelled})
     _check_settings(settings)
+    _check_place(out)
     if run.first_process:
         run.check(resume, force)
     else:
@@ -163,6 +168,9 @@ def audit_table(
     say: Say = print,
 ) -> Report:
     """Measure how much the order of each set's rows matters to a model, and write the page."""
+    whole_number("--samples", samples)
+    whole_number("--permutations", permutations)
+    _check_seed(seed)
     out = _free(out, force, (".html",))
     trained = TableModel.open(model)
     read = trained.schema.read(table, with_target=None, progress=progress)
@@ -216,14 +224,43 @@ def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, sa
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """What can be told before the table is read."""
-    if whole_number("--seed", settings.get("random_state", 0), minimum=0) >= 2**32:
-        raise InputError(f"--seed must be below {2**32}; got {settings['random_state']}")
-    model = settings.get("model", "recurrent")
-    one_of("--model", model, MODELS)
+    _check_seed(settings.get("random_state", 0))
+    model, options = settings.get("model", "recurrent"), settings.get("model_options") or {}
+    one_of("--model", model, [name for name in MODELS if name != Standardised.name])
     known = inspect.signature(MODELS[model]).parameters
-    for name in settings.get("model_options") or {}:
+    for name in options:
         if name not in known:
             raise InputError(f"a {model} model has no option --{name}; leave it out, or choose another --model")
+    try:
+        with torch.device("meta"):  # no memory is spent
+            numbers = sum(p.numel() for p in MODELS[model](1, 1, **options).parameters())
+    except RuntimeError:  # more than torch can count
+        numbers = 2**62
+    if 16 * numbers > _memory():  # weights, gradients and two means of Adam, 4 bytes each
+        raise InputError(f"a {model} model with {options} does not fit into this machine's memory; make it smaller")
+    real_number("validation_fraction", settings.get("validation_fraction", 0), at_least=0, below=1)
+    loop = {field.name for field in dataclasses.fields(TrainConfig)}
+    TrainConfig(**{name: value for name, value in settings.items() if name in loop})
+
+
+def _check_seed(seed: int) -> None:
+    if whole_number("--seed", seed, minimum=0) >= 2**32:
+        raise InputError(f"--seed must be below {2**32}; got {seed}")
+
+
+def _memory() -> float:
+    """Bytes of this machine, where the system tells."""
+    known = getattr(os, "sysconf_names", {})
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in known else float("inf")
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a place where nothing can be written before the work, not after it."""
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".anyorder-", dir=folder))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror} in {folder}; choose another place") from None
 
 
 class _Run:
@@ -351,6 +388,7 @@ def _free(path: str | Path, force: bool, endings: Sequence[str]) -> Path:
         raise InputError(f"{path} exists; choose another file, or replace it with --force")
     if path.is_dir():
         raise InputError(f"{path} is a folder; choose another file")
+    _check_place(path)
     return path
 
 

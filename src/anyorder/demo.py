@@ -34,6 +34,7 @@ def baskets(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def run(out: Path, *, epochs: int = 400, say: Callable[[str], None] = print) -> Path:
     """Train, compare and audit the contenders; returns the page that was written into ``out``."""
     began = time.perf_counter()
+    out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     say(f"The task: the total price of a basket of {ITEMS} goods, each known only by a code of {CODE} random numbers;")
     say(f"{BASKETS} baskets to learn from, {TEST} others to be tested on.")
@@ -55,7 +56,6 @@ def run(out: Path, *, epochs: int = 400, say: Callable[[str], None] = print) -> 
     comparison = compare(models, X_test, labels=y_test, permutations=8, generator=torch.Generator().manual_seed(0))
     for name in models:
         say(f"  {name}: {comparison[name]}")
-    out.mkdir(parents=True, exist_ok=True)
     page = out / "demo.html"
     comparison.html(page, title="Which of these models ignore order?")
     proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
