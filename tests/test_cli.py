@@ -126,6 +126,16 @@ def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(run, tmp_path):
     assert os.listdir(tmp_path / "home" / "runs") == []
 
 
+def test_the_commands_on_the_front_page_run(run, tmp_path):
+    visits().rename(columns={"visit": "patient"}).to_csv("visits.csv", index=False)
+    shutil.copy("visits.csv", "new_visits.csv")
+    (block,) = re.findall(r"```sh\n(anyorder train .*?)```", (DOCS.parent / "README.md").read_text(), re.S)
+    for line in block.strip().splitlines():
+        status, out, err = run(line.removeprefix("anyorder "))
+        assert status == 0, err
+        assert "wrote" in out
+
+
 def test_help_and_usage_errors_do_not_wait_for_torch():
     script = """
 import sys

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from anyorder._checks import one_of
+from anyorder._checks import one_of, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.sweep import read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
@@ -36,6 +36,9 @@ def reproduce(
     ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    one_of("engine", engine, ("local", "ray"))
+    if jobs is not None:
+        whole_number("jobs", jobs)
     options: dict[str, Any] = {"only": only, "seeds": seeds}
     if name in GROUPS:
         total = sum(EXPERIMENTS[n].estimated_seconds(_plan(n, scale, out, options)[2]) for n in GROUPS[name])
