@@ -201,6 +201,20 @@ def test_an_audit_needs_no_target(run, here):
     assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
 
 
+def test_the_page_shows_the_worst_sets_as_they_stand_in_the_table(run, here):
+    rows = visits(dose=lambda r: (1000 + 300 * r["dose"]).round(1))
+    rows.to_csv("raw.csv", index=False)
+    assert run(f"{TRAIN.replace('t.csv', 'raw.csv')} --force")[0] == 0
+    report = commands.audit_table("model", "raw.csv", "a.html", permutations=4)
+    case = report.worst[0]
+    expected = rows.loc[rows["visit"] == int(case.name), ["dose", "drug"]]
+    np.testing.assert_allclose(case.elements[:, 0].astype(float), expected["dose"], rtol=1e-5)
+    assert case.elements[:, 1].tolist() == expected["drug"].tolist()
+    page = (here / "a.html").read_text(encoding="utf-8")
+    assert "Element: dose, drug</caption>" in page
+    assert f"</strong> {expected['dose'].iloc[0]:.3g}, {expected['drug'].iloc[0]}</td>" in page
+
+
 def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path):
     rows = visits(30)
     rows.loc[rows["visit"] == 3, "dose"] = None

@@ -198,9 +198,10 @@ def audit_table(
         seconds=seconds,
         progress=progress,
         class_names=None if classes is None else [str(c) for c in classes],
-        feature_names=trained.schema.column_names,
         sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
     )
+    worst = [dataclasses.replace(case, elements=trained.schema.decode(case.elements)) for case in report.worst]
+    report = dataclasses.replace(report, worst=worst, feature_names=[f.name for f in trained.schema.features])
     page = out.with_name(f".{out.name}.tmp.html")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)

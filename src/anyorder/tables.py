@@ -256,6 +256,27 @@ class TableSchema:
         elements, _ = self._gather(rows, None, None, None, False).encoded(self.features, None)
         return torch.from_numpy(elements)
 
+    def decode(self, elements: Any) -> np.ndarray:
+        """Elements ``[n, D]`` as they stood in the table, a column a feature: its number, or its category's name.
+
+        >>> drug = Feature("drug", "category", categories=("x", "y"))
+        >>> schema = TableSchema("patient", (Feature("dose", "number", mean=5.0, scale=2.0), drug))
+        >>> schema.decode([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]).tolist()  # the second: of no category it knows
+        [[7.0, 'y'], [5.0, '–']]
+        """
+        values = np.asarray(elements, dtype=np.float64)
+        rows = np.empty((len(values), len(self.features)), dtype=object)
+        at = 0
+        for column, feature in enumerate(self.features):
+            block = values[:, at : at + feature.width]
+            if feature.kind == "number":
+                rows[:, column] = feature.mean + feature.scale * block[:, 0]
+            else:
+                names = np.array([*feature.categories, "–"], dtype=object)
+                rows[:, column] = names[np.where(block.any(axis=1), block.argmax(axis=1), -1)]
+            at += feature.width
+        return rows
+
     def _gather(
         self, source: Any, set_id: str | None, target: str | None, order: str | None, progress: bool | None
     ) -> Columns:
