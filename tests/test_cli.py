@@ -451,6 +451,43 @@ def test_a_damaged_model_ends_in_one_line_and_status_2(run, here, words, file, c
     assert err.count("\n") == 1
 
 
+def _table(config):
+    return config["preprocessing"]["table"]
+
+
+DAMAGES = {
+    "preprocessing text": lambda c: c.update(preprocessing="x"),
+    "preprocessing list": lambda c: c.update(preprocessing=[1]),
+    "table list": lambda c: c["preprocessing"].update(table=[1]),
+    "classes lists": lambda c: _table(c).update(classes=[["a"], {}]),
+    "no classes": lambda c: _table(c).update(classes=None),
+    "no task": lambda c: _table(c).update(task=None),
+    "no task nor classes": lambda c: _table(c).update(task=None, classes=None),
+    "other task": lambda c: _table(c).update(task="regression"),
+    "huge mean": lambda c: _table(c)["features"][0].update(mean=10**400),
+    "model list": lambda c: c["model"].update(name=["a"]),
+    "model object": lambda c: c["model"].update(name={"a": 1}),
+    "estimator list": lambda c: c["estimator"].update(name=["x"]),
+    "other estimator": lambda c: c["estimator"].update(name="SetRegressor"),
+    "endless seed": lambda c: c["estimator"]["details"]["fitted"].update(seed=float("inf")),
+    "huge seed": lambda c: c["estimator"]["details"]["fitted"].update(seed=2**70),
+    "endless weights": lambda c: c["weights"].update(bytes=float("inf")),
+    "orderings": lambda c: c["model"]["config"]["options"].update(orderings=10**12),
+    "saved classes": lambda c: c.update(classes={"a": 1}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_an_edited_configuration_ends_in_one_line_and_status_2(run, here, case):
+    config = json.loads((here / "model" / "config.json").read_text())
+    DAMAGES[case](config)
+    (here / "model" / "config.json").write_text(json.dumps(config))
+    status, _, err = run("predict model t.csv --out p.csv")
+    assert status == 2
+    assert "the model folder model is damaged" in err
+    assert err.count("\n") == 1
+
+
 def test_a_schema_that_does_not_fit_its_model_is_refused(run, here):
     config = json.loads((here / "model" / "config.json").read_text())
     config["preprocessing"]["table"]["features"].pop()

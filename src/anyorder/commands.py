@@ -53,9 +53,14 @@ class TableModel:
                 "use anyorder.load in Python"
             )
         assert saved.preprocessing is not None
-        schema = TableSchema.from_dict(saved.preprocessing["table"])
+        try:
+            schema = TableSchema.from_dict(saved.preprocessing["table"])
+        except InputError as error:
+            raise InputError(f"the model folder {path} is damaged: {error}; train it again") from None
         outputs = 1 if schema.classes is None else len(schema.classes)
-        if (schema.width, outputs) != (saved.model.in_features, saved.model.out_features):
+        kind = SetRegressor if schema.classes is None else SetClassifier
+        fits = (schema.width, outputs) == (saved.model.in_features, saved.model.out_features)
+        if not fits or schema.task is None or not isinstance(saved.estimator, kind):
             raise InputError(f"the model folder {path} is damaged: its table does not fit its model; train it again")
         return cls(saved, schema)
 

@@ -215,14 +215,19 @@ class TableSchema:
                 )
                 for f in values["features"]
             )
+            task, classes = one_of("task", values["task"], (None, *TASKS)), values["classes"]
+            if (classes is not None) != (task == "classification"):
+                raise InputError(f"task {task!r} does not go with classes {classes!r}")
+            if classes is not None and not all(isinstance(c, (str, int, float)) for c in list(classes)):
+                raise InputError("classes must be names or numbers")
             return cls(
                 set_id=str(values["set_id"]),
                 features=features,
                 target=None if values["target"] is None else str(values["target"]),
                 order=None if values["order"] is None else str(values["order"]),
                 missing=one_of("missing", values["missing"], MISSING),
-                task=one_of("task", values["task"], (None, *TASKS)),
-                classes=None if values["classes"] is None else tuple(values["classes"]),
+                task=task,
+                classes=None if classes is None else tuple(classes),
             )
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
