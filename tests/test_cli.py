@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import anyorder as ao
-from anyorder import cli, commands
+from anyorder import cli, commands, demo
 from anyorder._files import load_tensors, save_tensors
 from anyorder.checkpoints import Checkpoint
 from anyorder.commands import TableModel
@@ -227,6 +227,8 @@ def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path)
     assert status == 0, err
     assert "rows with missing values left out" in out
     assert pd.read_csv("p.csv")["visit"].tolist() == list(range(30))
+    report = commands.audit_table("model", "t.csv", "a.html", permutations=2)
+    assert report.samples == 29  # what is left of a set without rows has no target to be judged by
 
 
 def test_models_without_a_step_are_trained_but_not_exported(run, tmp_path):
@@ -342,6 +344,7 @@ def test_the_models_offered_are_those_that_can_be_trained(run, tmp_path):
 def test_a_place_that_cannot_be_written_is_told_before_the_work(run, here, monkeypatch, words):
     for work in ("learn_table", "open_model", "export_onnx"):
         monkeypatch.setattr(commands, work, lambda *a, **k: pytest.fail("the work was begun"))
+    monkeypatch.setattr(demo, "SetRegressor", lambda **k: pytest.fail("the work was begun"))
     status, _, err = run(words)
     assert status == 2
     assert "t.csv" in err

@@ -181,10 +181,14 @@ def audit_table(
     read = trained.schema.read(table, with_target=None, progress=progress)
     _tell_unseen(read, say)
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.arange(len(read.data))
+    chosen = torch.arange(len(read.data))[read.data.lengths > 0]
+    if len(chosen) == 0:
+        raise InputError(f"no set of {table} has a row left without missing values; there is nothing to audit")
+    if len(chosen) < len(read.data):
+        say(f"{len(read.data) - len(chosen)} sets without a row left are not audited")
     if len(chosen) > samples:
-        chosen = torch.randperm(len(chosen), generator=generator)[:samples].sort().values
-        say(f"auditing {samples} of {len(read.data)} sets, drawn at random (--samples)")
+        say(f"auditing {samples} of {len(chosen)} sets, drawn at random (--samples)")
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)[:samples].sort().values]
     data = read.data.select(chosen)
     elements, lengths = data.batch(torch.arange(len(data)))
 
