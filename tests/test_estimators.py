@@ -277,7 +277,9 @@ def test_partial_fit_of_classes_not_seen_yet():
 def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
     X, _ = ragged_sums()
     y = np.array(labels)[np.arange(60) % 2]
-    fitted = classifier(penalty=ao.SUB(pairs=2), penalty_weight=ao.InvarianceBudget(target=0.1)).fit(X, y)
+    fitted = classifier(
+        penalty=ao.SUB(pairs=2), penalty_weight=ao.InvarianceBudget(target=0.1), validation_fraction=0.2
+    ).fit(X, y)
     ao.save(fitted, tmp_path / "model")
     loaded = ao.load(tmp_path / "model")
     assert isinstance(loaded, ao.SetClassifier)
@@ -285,6 +287,7 @@ def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
     assert loaded.predict(X).tolist() == fitted.predict(X).tolist()
     assert loaded.classes_.dtype == fitted.classes_.dtype
     assert loaded.get_params() == fitted.get_params()
+    assert loaded.best_epoch_ == fitted.best_epoch_ is not None
     assert np.array_equal(loaded.predict(X, orderings=3), fitted.predict(X, orderings=3))
     loaded.partial_fit(X, y)
     assert loaded.n_iter_ == fitted.n_iter_ + 1

@@ -359,6 +359,15 @@ def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tm
 # --- the command
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"engine": "raay"}, "did you mean 'ray'"), ({"jobs": 0}, "jobs must be at least 1; got 0")],
+)
+def test_the_plan_alone_refuses_what_the_run_would(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        reproduce("parity", "smoke", out=tmp_path, dry_run=True, **options)
+
+
 def test_the_command_runs_a_real_experiment_and_shows_plan_and_time_first(tmp_path, capsys):
     dry = reproduce("parity", "smoke", out=tmp_path, jobs=2, dry_run=True)
     text = capsys.readouterr().out

@@ -272,7 +272,8 @@ class _SetEstimator(BaseEstimator):
         """The fitted model and, as JSON values, all else that :meth:`from_storage_parts` needs."""
         check_is_fitted(self, "model_")
         parameters = {name: _as_json(name, value) for name, value in self.get_params(deep=False).items()}
-        fitted = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
+        fitted: dict[str, Any] = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
+        fitted["best_epoch"] = self.best_epoch_
         return self.model_, {"parameters": parameters, "fitted": fitted}
 
     @classmethod
@@ -289,6 +290,9 @@ class _SetEstimator(BaseEstimator):
         fitted = details["fitted"]
         estimator.model_, estimator.n_features_in_ = model, model.in_features
         estimator.seed_, estimator.n_iter_ = int(fitted["seed"]), int(fitted["epochs_run"])
+        if not 0 <= estimator.seed_ < 2**63:
+            raise InputError(f"seed {estimator.seed_} is out of range")
+        estimator.best_epoch_ = None if fitted.get("best_epoch") is None else int(fitted["best_epoch"])
         estimator.history_, estimator._optimizer = list(fitted["history"]), None
         return estimator
 

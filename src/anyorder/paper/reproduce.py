@@ -41,6 +41,9 @@ def reproduce(
     the experiment declares, one thread and no GPU.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    one_of("engine", engine, ("local", "ray"))
+    if jobs is not None:
+        whole_number("jobs", jobs)
     cpus = None if cpus is None else whole_number("cpus", cpus)
     gpus = None if gpus is None else real_number("gpus", gpus, at_least=0)
     check_engine(engine, jobs, address, gpus or 0)
