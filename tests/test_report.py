@@ -10,7 +10,7 @@ import pytest
 
 from anyorder import InputError
 from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.report import default_charts, lines_of, section_of, write_report
+from anyorder.paper.report import default_charts, lines_of, markdown, section_of, write_report
 from anyorder.paper.statistics import Sample, labels_for
 from anyorder.paper.sweep import run_trial, write_rows
 from anyorder.paper.trials import Chart
@@ -191,6 +191,28 @@ def test_no_verdict_while_trials_are_missing():
     assert section.finished < section.planned
     assert section.verdict == "open"
     assert {entry.method for entry in section.entries} == {"plain", "sire"}
+
+
+def test_a_choice_on_disk_made_before_candidates_were_added_is_not_shown():
+    finished = rows_of("sub-vs-sire", by_weight)
+    rows = [row for row in finished if row["method"] != "sire" or row["setting"]["penalty_weight"] != 1000.0]
+    assert any(row["selected"] for row in rows if row["method"] == "sire")
+    section = section_of(EXPERIMENTS["sub-vs-sire"], "laptop", rows)
+    assert {entry.method for entry in section.entries} == {"plain", "sub"}
+    assert section.searching == ["sire"]
+    assert "Search unfinished, so nothing is chosen yet: sire." in markdown([section])
+
+
+def test_a_search_in_one_cell_is_unfinished_there():
+    rows = rows_of("half-range", lambda trial, n: 0.5, keep=lambda trial: trial.setting["labels"] == 5000)
+    rows = [row for row in rows if row["method"] == "plain" or row["setting"]["penalty_weight"] != 1.0]
+    assert section_of(EXPERIMENTS["half-range"], "laptop", rows).searching == ["sire (labels 5000)"]
+
+
+@pytest.mark.parametrize("seeds", [1, 10])
+def test_a_sweep_of_fewer_or_more_seeds_leaves_finished_choices_alone(seeds):
+    rows = rows_of("sub-vs-sire", by_weight)
+    assert EXPERIMENTS["sub-vs-sire"].with_selection(rows, "laptop", seeds=seeds) == rows
 
 
 def test_rows_of_an_earlier_declaration_are_not_shown():

@@ -17,7 +17,7 @@ from anyorder._checks import InputError
 from anyorder.audit_page import Figure, render
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
-from anyorder.paper.statistics import Claim, Sample, pm, sample_of
+from anyorder.paper.statistics import Claim, Sample, matching, pm, sample_of
 from anyorder.paper.sweep import read_rows, rows_path
 from anyorder.paper.trials import Chart, Experiment, Row
 from anyorder.paper.verdicts import claims_of
@@ -75,6 +75,7 @@ class Section:
     claims: list[Claim]
     figures: list[Figure]
     picture: str | None
+    searching: list[str]
 
     @property
     def seeds(self) -> int:
@@ -128,6 +129,7 @@ def sections_of(folder: Path, name: str) -> list[Section]:
 
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
+    rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
     keys = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
@@ -150,7 +152,20 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
             for figure in draw(experiment, chart, rows, f"{experiment.name}-{number}")
         ],
         picture=_picture(experiment.name),
+        searching=_searching(experiment, scale, rows),
     )
+
+
+def _searching(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[str]:
+    """The methods, and where, whose search has begun and is unfinished: nothing of theirs is chosen yet."""
+    plan, found = experiment.plan(scale), []
+    for method in plan.methods:
+        mine = [row for row in rows if row["method"] == method]
+        for cell in plan.cells():
+            place = {key: value for key, value in cell.items() if key not in plan.tune_on}
+            if matching(mine, place) and experiment.choice(scale, method, cell, rows) is None:
+                found.append(f"{method} ({spelled(place)})" if place else method)
+    return list(dict.fromkeys(found))
 
 
 def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
@@ -426,6 +441,8 @@ def markdown(sections: Sequence[Section]) -> str:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
         lines[-1] += f"{s.hours:.2f} hours of one core."
+        if s.searching:
+            lines += ["", f"Search unfinished, so nothing is chosen yet: {'; '.join(s.searching)}."]
         if s.comparisons:
             lines += ["", "| number | paper | ours | seeds | accepted | met |", "|---|---|---|---|---|---|"]
             for c in s.comparisons:

@@ -193,13 +193,16 @@ class Experiment:
     def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
 
-        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come.
+        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come. Where
+        the plan's own search is finished it decides, however many ``seeds`` a sweep asks for.
         """
         most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
         for method in self.plan(scale).methods:
             for cell in self.plan(scale).cells():
-                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                choice = self.choice(scale, method, cell, rows)
+                if choice is None:
+                    choice = self.choice(scale, method, cell, rows, seeds=seeds)
                 if choice is not None:
                     chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
