@@ -11,7 +11,7 @@ import pytest
 from anyorder import InputError
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report import default_charts, lines_of, markdown, section_of, write_report
-from anyorder.paper.statistics import Sample, labels_for
+from anyorder.paper.statistics import Sample, labels_for, sample_of
 from anyorder.paper.sweep import run_trial, write_rows
 from anyorder.paper.trials import Chart
 from anyorder.paper.verdicts import claims_of
@@ -234,6 +234,28 @@ def test_lines_go_through_the_means_and_methods_without_the_setting_are_level():
     assert [math.isnan(x) for x in lines["plain"].points] == [True]
 
 
+def test_a_point_that_two_rows_of_a_seed_lay_claim_to_is_refused():
+    rows = [row for row in rows_of("half-range", lambda trial, n: 0.5) if row["method"] == "sire"]
+    with pytest.raises(InputError, match=r"accuracy of sire at penalty_weight 0.01 has two values of seed 0"):
+        lines_of(Chart("penalty_weight", every=True), [row for row in rows if row["setting"]["labels"] == 5000])
+    with pytest.raises(InputError, match="accuracy has two values of seed 0"):
+        sample_of(rows, "accuracy", "sire", labels=5000)
+
+
+def test_half_ranges_weights_are_drawn_where_they_were_searched_a_line_a_rate():
+    def known(trial, length):
+        return {10: 0.1, 15: 0.5, 20: 0.9}[trial.setting["n"]] + trial.setting["learning_rate"]
+
+    experiment = EXPERIMENTS["half-range"]
+    rows = [row for row in rows_of("half-range", known) if row["setting"]["labels"] == 5000]
+    lines = {line.label: line.points for line in lines_of(experiment.charts[-1], rows)}
+    assert {label: [s.values[0] for s in points.values()] for label, points in lines.items()} == {
+        "plain, learning rate 0.04": pytest.approx([0.14]),
+        "sire, learning rate 0.02": pytest.approx([0.12] * 3),
+        "sire, learning rate 0.03": pytest.approx([0.13] * 3),
+    }
+
+
 def test_an_experiment_without_charts_gets_those_its_plan_suggests():
     charts = default_charts(EXPERIMENTS["half-range"], "laptop")
     assert [(chart.x, chart.minus, chart.every) for chart in charts] == [
@@ -243,6 +265,11 @@ def test_an_experiment_without_charts_gets_those_its_plan_suggests():
         ("labels", "plain", False),
         ("penalty_weight", None, True),
     ]
+    rows = rows_of("half-range", lambda trial, n: 0.2 if trial.method == "plain" else 0.5)
+    labels = {line.label for line in lines_of(charts[1], rows)}
+    assert labels == {"sire, labels 5000", "sire, labels 20000", "sire, labels 100000"}
+    searched = [row for row in rows if row["setting"]["n"] == 10]
+    assert "sire, labels 5000, learning rate 0.02" in {line.label for line in lines_of(charts[-1], searched)}
 
 
 def test_a_difference_is_paired_by_seed():

@@ -249,7 +249,7 @@ HALF_RANGE = Experiment(
     charts=[
         Chart("labels", split="n", log=True),
         Chart("labels", split="n", log=True, minus="plain"),
-        Chart("penalty_weight", split="labels", every=True, log=True),
+        Chart("penalty_weight", split="labels", by=["learning_rate"], every=True, log=True, where={"n": 10}),
     ],
 )
 

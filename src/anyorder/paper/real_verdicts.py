@@ -85,9 +85,9 @@ def _dial(rows: Sequence[Row], place: str) -> list[Claim]:
     found = []
     for method in sorted({row["method"] for row in rows if row["method"].startswith("sire")}):
         weights = sorted({row["setting"]["penalty_weight"] for row in rows if row["method"] == method})
-        samples = {w: sample_of(rows, "accuracy", method, penalty_weight=w) for w in weights}
-        if len(samples) < 2:
+        if len(weights) < 2:
             continue
+        samples = {w: sample_of(rows, "accuracy", method, penalty_weight=w) for w in weights}
         best = max(samples, key=lambda w: samples[w].mean)
         text = "; ".join(f"{w:g}: {sample.mean:.3f}" for w, sample in samples.items())
         found.append(Claim(f"{place}{method} by weight {text}; best at {best:g}"))

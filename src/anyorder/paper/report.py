@@ -17,7 +17,7 @@ from anyorder._checks import InputError
 from anyorder.audit_page import Figure, render
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
-from anyorder.paper.statistics import Claim, Sample, matching, pm, sample_of
+from anyorder.paper.statistics import Claim, Sample, by_seed, matching, pm, sample_of
 from anyorder.paper.sweep import read_rows, rows_path
 from anyorder.paper.trials import Chart, Experiment, Row
 from anyorder.paper.verdicts import claims_of
@@ -173,14 +173,23 @@ def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
     plan = experiment.plan(scale)
     numeric = [key for key, values in plan.over.items() if len(values) > 1 and all(_is_number(v) for v in values)]
     charts = [
-        Chart(key, experiment.headline, log=_spans_decades(plan.over[key]), minus=minus)
+        Chart(
+            key,
+            experiment.headline,
+            [k for k in plan.over if k != key],
+            log=_spans_decades(plan.over[key]),
+            minus=minus,
+        )
         for key in numeric
         for minus in ([None, "plain"] if "plain" in plan.methods else [None])
     ]
     weights = {c.get("penalty_weight") for candidates in plan.methods.values() for c in candidates}
     if len(weights - {None}) > 1:
-        split = next(iter(plan.over), None)
-        charts.append(Chart("penalty_weight", experiment.headline, split=split, every=True, log=True))
+        split, rest = next(iter(plan.over), None), list(plan.over)[1:]
+        searches = [_varied(candidates) for candidates in plan.methods.values()]
+        varied = {key for keys in searches if "penalty_weight" in keys for key in keys}
+        by = [*rest, *sorted(varied - {"penalty_weight"})]
+        charts.append(Chart("penalty_weight", experiment.headline, by, split, every=True, log=True))
     return charts
 
 
@@ -240,8 +249,12 @@ def _natural(text: str) -> list[Any]:
 
 def _candidate(candidates: Sequence[Any], row: Row) -> dict[str, Any]:
     """The settings in which a method's candidates differ, as this row has them."""
-    keys = {key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1}
-    return {key: row["setting"][key] for key in sorted(keys) if key in row["setting"]}
+    return {key: row["setting"][key] for key in _varied(candidates) if key in row["setting"]}
+
+
+def _varied(candidates: Sequence[Any]) -> list[str]:
+    """The settings in which candidates differ."""
+    return sorted({key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1})
 
 
 def spelled(setting: dict[str, Any]) -> str:
@@ -287,24 +300,27 @@ def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
     """The lines of ``chart`` through ``rows``; a line with the single place nan is level (it has no ``chart.x``)."""
     if not chart.every:
         rows = [row for row in rows if row["selected"]]
-    groups: dict[str, dict[float, dict[int, float]]] = {}
-    for row in rows:
-        label = " ".join(
-            [row["method"], *(str(row["setting"][k]) for k in chart.by if row["setting"].get(k) is not None)]
-        )
+    groups: dict[str, dict[float, list[tuple[int, float]]]] = {}
+    for row in matching(rows, chart.where):
+        by = {key: row["setting"][key] for key in chart.by if row["setting"].get(key) is not None}
+        label = ", ".join([row["method"], *(spelled({k: v}) if _is_number(v) else str(v) for k, v in by.items())])
         for x, y in _points(chart, row):
-            groups.setdefault(label, {}).setdefault(x, {})[row["seed"]] = y
-    lines = [Line(label, {x: Sample(v) for x, v in sorted(points.items())}) for label, points in groups.items()]
+            groups.setdefault(label, {}).setdefault(x, []).append((row["seed"], y))
+    lines = [
+        Line(label, {x: by_seed(v, f"{chart.metric} of {label} at {chart.x} {x:g}") for x, v in sorted(points.items())})
+        for label, points in groups.items()
+    ]
     return lines if chart.minus is None else _differences(lines, chart.minus)
 
 
 def _differences(lines: list[Line], base: str) -> list[Line]:
-    """Each line minus the base's, seed by seed, where both have at least one seed in common."""
-    theirs = next((line.points for line in lines if line.label == base), {})
-    found = []
+    """Each line minus the base's of the same settings, seed by seed, where both have at least one seed in common."""
+    points_of, found = {line.label: line.points for line in lines}, []
     for line in lines:
+        method, comma, place = line.label.partition(",")
+        theirs = points_of.get(base + comma + place, {})
         points = {x: sample.minus(theirs[x]) for x, sample in line.points.items() if x in theirs}
-        if line.label != base:
+        if method != base:
             found.append(Line(line.label, {x: sample for x, sample in points.items() if len(sample)}))
     return found
 
@@ -338,7 +354,7 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
 
 def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str, title: str) -> list[Figure]:
     order = [method for plan in experiment.plans.values() for method in plan.methods]
-    lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split()[0]))
+    lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split(",")[0]))
     if chart.curve and chart.x == "seconds":  # seeds took different times: a line through their means
         lines = [_by_rank(chart, line.label, rows) for line in lines]
     lines = [line for line in lines if line.points]

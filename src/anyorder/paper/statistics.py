@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from scipy import stats
 
+from anyorder._checks import InputError
 from anyorder.paper.trials import Row, Setting
 
 
@@ -108,7 +109,17 @@ def matching(rows: Sequence[Row], where: Setting) -> list[Row]:
 def sample_of(rows: Sequence[Row], metric: str, method: str | None = None, **where: Any) -> Sample:
     """``metric`` by seed, of the rows of ``method`` that match ``where``."""
     found = [row for row in matching(rows, where) if method is None or row["method"] == method]
-    return Sample({row["seed"]: row["metrics"][metric] for row in found if metric in row["metrics"]})
+    return by_seed(((row["seed"], row["metrics"][metric]) for row in found if metric in row["metrics"]), metric)
+
+
+def by_seed(values: Iterable[tuple[int, float]], what: str) -> Sample:
+    """A sample of (seed, value) pairs; two values of one seed would hide each other and are refused."""
+    found: dict[int, float] = {}
+    for seed, value in values:
+        if seed in found:
+            raise InputError(f"{what} has two values of seed {seed}; the rows must differ in no other setting")
+        found[seed] = value
+    return Sample(found)
 
 
 def labels_for(rows: Sequence[Row], method: str, goal: float, metric: str = "accuracy", **where: Any) -> float | None:

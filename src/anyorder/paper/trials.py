@@ -101,7 +101,7 @@ class Chart:
 
     One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
     what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
-    ``minus`` names a method whose figure is subtracted, seed by seed.
+    ``minus`` names a method whose figure is subtracted, seed by seed. ``where`` leaves out rows of other settings.
     """
 
     x: str
@@ -112,6 +112,7 @@ class Chart:
     curve: bool = False
     log: bool = False
     minus: str | None = None
+    where: Setting = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
