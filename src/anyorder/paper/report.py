@@ -101,6 +101,17 @@ class Section:
     def failing(self) -> list[Claim]:
         return [claim for claim in self.claims if claim.verdict == "does not hold"]
 
+    @property
+    def sentences(self) -> list[Claim]:
+        """The claims that stand by themselves."""
+        return [claim for claim in self.claims if not claim.table]
+
+    @property
+    def tables(self) -> dict[str, list[Claim]]:
+        """The claims that are lines of a table, by its caption."""
+        captions = dict.fromkeys(claim.table for claim in self.claims if claim.table)
+        return {caption: [claim for claim in self.claims if claim.table == caption] for caption in captions}
+
 
 def write_report(folder: str | Path) -> tuple[Path, Path]:
     """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns both paths."""
@@ -464,9 +475,15 @@ def markdown(sections: Sequence[Section]) -> str:
             for c in s.comparisons:
                 met = {True: "yes", False: "no", None: ""}[c.met]
                 lines.append(f"| {c.what} | {c.paper} | {pm(c.ours, 4)} | {len(c.ours)} | {c.accepted} | {met} |")
-        if s.claims:
-            lines.append("")
-            lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.claims]
+        if s.failing:
+            lines += ["", "**Where it does not hold.**", "", *(f"- Not so: {claim.text}." for claim in s.failing)]
+        if s.sentences:
+            lines += ["", "**What the rows say.**", ""]
+            lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.sentences]
+        for caption, claims in s.tables.items():
+            lines += ["", f"{caption}:", "", f"| {' | '.join([*claims[0].cells, 'verdict'])} |"]
+            lines.append("|---" * (len(claims[0].cells) + 1) + "|")
+            lines += [f"| {' | '.join([*claim.cells.values(), claim.verdict or ''])} |" for claim in claims]
         if s.entries:
             figure = s.experiment.headline
             heads = ["method", "where", "chosen", figure, "seeds", "train loss", "order gap", "parameters", "s"]
