@@ -7,10 +7,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from anyorder import InputError
 from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.report import default_charts, lines_of, markdown, section_of, write_report
+from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, write_report
 from anyorder.paper.statistics import Sample, ahead, difference, fewer, labels_for, level, pm, sample_of, times_fewer
 from anyorder.paper.sweep import run_trial, write_rows
 from anyorder.paper.trials import Chart
@@ -376,6 +377,57 @@ def test_a_difference_is_paired_by_seed():
     assert line.label == "sire"
     assert [round(sample.mean, 6) for sample in line.points.values()] == [0.1, 0.1, 0.1]
     assert all(sample.half_width < 1e-9 for sample in line.points.values())
+
+
+def drawn(chart, rows, name="ecg"):
+    """The axes and the captions of a chart's figures."""
+    figures = draw(EXPERIMENTS[name], chart, rows, "figure")
+    found = []
+    for figure in figures:
+        canvas = Canvas(layout="constrained")
+        figure.draw(canvas.add_subplot())
+        found.append((canvas, figure.caption))
+    return found
+
+
+def gap_rows(gaps, weights=(1.0, 10.0)):
+    """Chosen rows with these order gaps, a list over seeds for each method."""
+    return [
+        {"method": m, "seed": s, "setting": {"penalty_weight": w}, "metrics": {"order_gap": g}, "selected": True}
+        for m, values in gaps.items()
+        for s, g in enumerate(values)
+        for w in weights
+    ]
+
+
+def test_on_a_logarithmic_axis_the_interval_is_that_of_the_logarithms():
+    rows = gap_rows({"sire": [0.001, 0.1, 0.01], "deepsets": [0.0, 1e-15, 0.0]})
+    ((canvas, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), rows)
+    (axes,) = canvas.axes
+    assert [line.get_label() for line in axes.lines] == ["sire"]
+    assert axes.lines[0].get_ydata() == pytest.approx([0.01, 0.01])
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    half = Sample({0: math.log(0.001), 1: math.log(0.1), 2: math.log(0.01)}).half_width
+    assert (min(band), max(band)) == pytest.approx((0.01 * math.exp(-half), 0.01 * math.exp(half)))
+    assert caption == (
+        "Order gap against penalty weight; geometric mean and 95 % interval of 3 seeds. "
+        "Left out, 0 but for rounding: deepsets."
+    )
+
+
+def test_a_figure_of_one_seed_says_so_and_its_legend_covers_no_line():
+    ((canvas, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), gap_rows({"sire": [0.1]}))
+    assert caption == "Order gap against penalty weight; one seed."
+    assert canvas.axes[0].get_legend() is None
+    assert [text.get_text() for text in canvas.legends[0].texts] == ["sire"]
+
+
+def test_curves_say_which_sets_they_are_of():
+    rows = rows_of("sub-vs-sire", by_weight)
+    loss, accuracy = (drawn(chart, rows, "sub-vs-sire")[0] for chart in EXPERIMENTS["sub-vs-sire"].charts[1:])
+    assert loss[0].axes[0].get_ylabel() == "training loss"
+    assert accuracy[0].axes[0].get_ylabel() == "validation accuracy"
+    assert accuracy[0].axes[0].get_xlabel() == "epoch"
 
 
 class Page(HTMLParser):

@@ -149,7 +149,7 @@ SUB_VS_SIRE = Experiment(
     charts=[
         Chart("penalty_weight", every=True, log=True),
         Chart("epoch", "loss", curve=True),
-        Chart("seconds", "accuracy", curve=True),
+        Chart("epoch", "accuracy", curve=True),
     ],
 )
 

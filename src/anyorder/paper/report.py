@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from anyorder._checks import InputError
 from anyorder.audit_page import Figure, render
@@ -25,7 +26,10 @@ from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
 TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; every other is "fair"
-
+LOGARITHMIC = ("mae", "rmse", "order_gap")  # drawn on a logarithmic axis
+ROUNDING = 1e-9  # an order gap below this is that of a model which ignores order exactly
+CURVES = {"accuracy": "validation accuracy", "validation": "validation accuracy", "loss": "training loss"}
+CURVES["gap"] = "validation order gap"
 
 SPEED = (
     "samples a second of a training step over those of the same network in plain PyTorch (nn.GRU, no penalty), timed "
@@ -306,6 +310,11 @@ class Line:
     label: str
     points: dict[float, Sample]
 
+    @property
+    def positive(self) -> Line:
+        """The points a logarithmic axis can show: of more than rounding."""
+        return Line(self.label, {x: s for x, s in self.points.items() if min(s.values.values()) > ROUNDING})
+
 
 def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
     """The lines of ``chart`` through ``rows``; a line with the single place nan is level (it has no ``chart.x``)."""
@@ -366,14 +375,16 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
 def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str, title: str) -> list[Figure]:
     order = [method for plan in experiment.plans.values() for method in plan.methods]
     lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split(",")[0]))
-    if chart.curve and chart.x == "seconds":  # seeds took different times: a line through their means
-        lines = [_by_rank(chart, line.label, rows) for line in lines]
+    logarithmic = chart.minus is None and chart.metric in LOGARITHMIC
+    exact = [line.label for line in lines if logarithmic and line.points and not line.positive.points]
+    lines = [line.positive if logarithmic else line for line in lines]
     lines = [line for line in lines if line.points]
     if not any(len(line.points) > 1 for line in lines):
         return []
 
     methods = list(dict.fromkeys(order))
-    figure = chart.metric.replace("_", " ") + (f" minus that of {chart.minus}" if chart.minus else "")
+    figure = (CURVES if chart.curve else {}).get(chart.metric, chart.metric.replace("_", " "))
+    figure += f" minus that of {chart.minus}" if chart.minus else ""
 
     def colour_of(number: int, label: str) -> str:  # a method has the same colour in every figure of an experiment
         return COLOURS[(number if chart.by else methods.index(label)) % len(COLOURS)]
@@ -383,16 +394,10 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
             colour = colour_of(number, line.label)
             places = [x for x in line.points if not math.isnan(x)]
             if not places:
-                level = line.points[next(iter(line.points))].mean
-                axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
+                middle, _, _ = _band(next(iter(line.points.values())), logarithmic)
+                axes.axhline(middle, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
                 continue
-            samples = [line.points[x] for x in places]
-            means = [s.mean for s in samples]
-            axes.plot(places, means, color=colour, marker="o", markersize=3, linewidth=1.6, label=line.label)
-            band = [(x, s) for x, s in zip(places, samples, strict=True) if len(s) > 1]
-            if band:
-                lows, highs = [s.low for _, s in band], [s.high for _, s in band]
-                axes.fill_between([x for x, _ in band], lows, highs, color=colour, alpha=0.15, linewidth=0)
+            _plot(axes, {x: line.points[x] for x in places}, colour, line.label, logarithmic)
         if chart.log:
             axes.set_xscale("symlog", linthresh=1e-3) if any(0.0 in line.points for line in lines) else axes.set_xscale(
                 "log"
@@ -404,30 +409,41 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
             high = axes.get_ylim()[1]
             axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if high > 0.9 else high)
             axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 1.0001])
-        elif chart.metric in ("mae", "rmse", "order_gap"):
+        elif logarithmic:
             axes.set_yscale("log")
+        if chart.x == "epoch":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(chart.x.replace("_", " "))
         axes.set_ylabel(figure)
         axes.set_title(title or experiment.name)
-        axes.legend(fontsize=8, frameon=False)
+        axes.figure.legend(loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
+    columns = 3 if max(len(line.label) for line in lines) < 18 else 2
     seeds = max(len(s) for line in lines for s in line.points.values())
     ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
     what = f"{figure} against {chart.x.replace('_', ' ')}"
-    paired = ", paired by seed" if chart.minus else ""
-    caption = f"{what[0].upper()}{what[1:]}; mean and 95 % interval of {seeds} seeds{paired}."
-    return [
-        Figure(name, paint, f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}.", caption, 3.2)
-    ]
+    mean = "geometric mean" if logarithmic else "mean"
+    of = "one seed" if seeds == 1 else f"{mean} and 95 % interval of {seeds} seeds"
+    caption = f"{what[0].upper()}{what[1:]}; {of}{', paired by seed' if chart.minus else ''}."
+    caption += f" Left out, 0 but for rounding: {', '.join(exact)}." if exact else ""
+    alt = f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}."
+    return [Figure(name, paint, alt, caption, 3.1 + 0.2 * math.ceil(len(lines) / columns))]
 
 
-def _by_rank(chart: Chart, label: str, rows: Sequence[Row]) -> Line:
-    curves = [row["curve"] for row in rows if row["selected"] and row["method"] == label and row.get("curve")]
-    points: dict[float, Sample] = {}
-    for place in range(min((len(curve[chart.x]) for curve in curves), default=0)):
-        x = sum(curve[chart.x][place] for curve in curves) / len(curves)
-        points[x] = Sample({seed: curve[chart.metric][place] for seed, curve in enumerate(curves)})
-    return Line(label, points)
+def _band(sample: Sample, logarithmic: bool) -> tuple[float, float, float]:
+    """Mean and 95 % interval; on a logarithmic axis those of the logarithms, which cannot reach 0."""
+    if not logarithmic:
+        return sample.mean, sample.low, sample.high
+    logs = Sample({seed: math.log(value) for seed, value in sample.values.items()})
+    return math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high)
+
+
+def _plot(axes: Axes, points: dict[float, Sample], colour: str, label: str, logarithmic: bool = False) -> None:
+    bands = {x: _band(sample, logarithmic) for x, sample in points.items()}
+    axes.plot(list(bands), [b[0] for b in bands.values()], "o-", color=colour, ms=3, linewidth=1.6, label=label)
+    shaded = {x: bands[x] for x, sample in points.items() if len(sample) > 1}
+    lows, highs = [b[1] for b in shaded.values()], [b[2] for b in shaded.values()]
+    axes.fill_between(list(shaded), lows, highs, color=colour, alpha=0.15, linewidth=0)
 
 
 def _picture(name: str) -> str | None:

@@ -111,7 +111,7 @@ def ahead(one: Sample, other: Sample, *, lower: bool = False) -> Verdict | None:
 def level(one: Sample, other: Sample, margin: float) -> Verdict | None:
     """Whether ``one`` is less than ``margin`` behind: not clear where the 95 % interval contains that difference.
 
-    >>> level(Sample({0: 0.90, 1: 0.91, 2: 0.90}), Sample({0: 0.91, 1: 0.91, 2: 0.91}), 0.02)
+    >>> level(Sample({0: 0.900, 1: 0.902, 2: 0.901}), Sample({0: 0.910, 1: 0.910, 2: 0.910}), 0.02)
     'holds'
     """
     gap = one.minus(other)
