@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyorder.models import DeepSets, RecurrentSetModel
-from anyorder.paper import generated, pictures, real_runs
+from anyorder.paper import datasets, generated, pictures, real_runs
 from anyorder.paper.datasets import Dataset
 from anyorder.paper.real_experiments import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS
 from anyorder.paper.real_verdicts import REAL_VERDICTS
@@ -230,6 +230,26 @@ def test_pictures_show_the_data(tmp_path, monkeypatch):
     assert len(pictures.clouds_figure(generated.clouds(30)).axes) == 3
     pictures.bags_figure(generated.bags()).savefig(tmp_path / "bags.png")
     assert (tmp_path / "bags.png").stat().st_size > 2000
+
+
+def test_the_picture_of_clouds_has_as_many_points_as_the_experiment(monkeypatch):
+    asked = []
+    monkeypatch.setattr(pictures.sources, "where", lambda source: "here")
+    monkeypatch.setattr(
+        pictures.datasets, "modelnet40", lambda points=1024: asked.append(points) or generated.clouds(30)
+    )
+    assert pictures.picture_of("pointcloud") is not None
+    assert asked == [100]
+
+
+def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
+    data = SetData(torch.zeros(41, 1), torch.arange(42), torch.tensor([0] * 40 + [1]))
+    labelled, _ = datasets.few_labels(data, 0.1, seed=0)
+    assert labelled.targets.tolist() == [0] * len(labelled)
+    for name in ("ecg", "activity"):
+        choices = REAL_EXPERIMENTS[name].choices
+        assert "at least one of each class that has two or more" in choices
+        assert "settings are chosen by the whole validation part all the same" in choices
 
 
 def row(method, seed, accuracy, weight=None, selected=True, **setting):

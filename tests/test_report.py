@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from anyorder import InputError
 from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, write_report
+from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, summary_table, write_report
 from anyorder.paper.statistics import Sample, ahead, difference, fewer, labels_for, level, pm, sample_of, times_fewer
 from anyorder.paper.sweep import run_trial, write_rows
 from anyorder.paper.trials import Chart
@@ -493,6 +493,42 @@ def test_the_same_rows_make_the_same_pages(tmp_path):
     write_rows(tmp_path / "sub-vs-sire.jsonl", rows_of("sub-vs-sire", by_weight))
     first = [path.read_text() for path in write_report(tmp_path)]
     assert first == [path.read_text() for path in write_report(tmp_path)]
+
+
+def test_the_summary_has_a_line_an_experiment_and_opens_the_results(tmp_path):
+    section = section_of(EXPERIMENTS["sub-vs-sire"], "laptop", rows_of("sub-vs-sire", by_weight))
+    searching = section_of(EXPERIMENTS["labels"], "laptop", [])
+    table = summary_table([section, searching])
+    assert table.splitlines() == [
+        "| experiment | claim | paper | ours | verdict |",
+        "|---|---|---|---|---|",
+        "| sub-vs-sire | SIRE beats SUB from 200 samples | SIRE .792, SUB .759 | SIRE 0.982 ± 0.002, SUB 0.962 ± 0.002 "
+        "| does not hold in every part |",
+        "| labels | SIRE needs fewer labels | not tried | nothing chosen yet | open |",
+    ]
+    assert markdown([section, searching]).split("\n\n")[2] + "\n" == table
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_its_claim_in_few_words(name):
+    assert 0 < len(EXPERIMENTS[name].short) < 55
+    assert "|" not in EXPERIMENTS[name].short + EXPERIMENTS[name].reported
+
+
+def test_rows_of_labels_make_a_picture_of_its_own(tmp_path):
+    def accuracy(trial, length):
+        return 0.9 if trial.setting["alphabet"] == 20 else 0.1
+
+    write_rows(tmp_path / "labels.jsonl", rows_of("labels", accuracy, "smoke"))
+    *_, picture = write_report(tmp_path)
+    assert picture.name == "labels.svg"
+    text = picture.read_text()
+    assert text.startswith("<?xml")
+    for word in ("plain GRU", "GRU with SIRE", "π-SGD", "DeepSets", "labelled samples"):
+        assert f">{word}</text>" in text
+    assert "set-transformer" not in text
+    write_report(tmp_path)
+    assert picture.read_text() == text
 
 
 def test_a_folder_without_rows_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from anyorder._checks import InputError
-from anyorder.audit_page import Figure, render
+from anyorder.audit_page import Figure, render, save_picture
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
 from anyorder.paper.statistics import Claim, Sample, by_seed, matching, pm, sample_of
@@ -82,6 +82,11 @@ class Section:
     searching: list[str]
 
     @property
+    def title(self) -> str:
+        """Its name, and its scale where that is not the one of the published numbers."""
+        return self.experiment.name if self.scale == "laptop" else f"{self.experiment.name} ({self.scale})"
+
+    @property
     def seeds(self) -> int:
         """The number of seeds of the chosen settings: the fewest of any."""
         return min((len(entry.figure) for entry in self.entries), default=0)
@@ -106,6 +111,12 @@ class Section:
         return [claim for claim in self.claims if claim.verdict == "does not hold"]
 
     @property
+    def ours(self) -> str:
+        """Our figures in few words: what the last claim with a short form says, else the numbers beside the paper's."""
+        shorts = [claim.short for claim in self.claims if claim.short]
+        return shorts[-1] if shorts else "; ".join(f"{c.what} {pm(c.ours)}" for c in self.comparisons)
+
+    @property
     def sentences(self) -> list[Claim]:
         """The claims that stand by themselves."""
         return [claim for claim in self.claims if not claim.table]
@@ -117,8 +128,11 @@ class Section:
         return {caption: [claim for claim in self.claims if claim.table == caption] for caption in captions}
 
 
-def write_report(folder: str | Path) -> tuple[Path, Path]:
-    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns both paths."""
+def write_report(folder: str | Path) -> tuple[Path, ...]:
+    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``, and ``labels.svg`` if it has rows of it.
+
+    Returns the paths of what was written.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; anyorder reproduce … --out {folder} makes it and its rows")
@@ -130,7 +144,11 @@ def write_report(folder: str | Path) -> tuple[Path, Path]:
     text, page = folder / "RESULTS.md", folder / "report.html"
     write_atomically(text, markdown(sections))
     write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits, speed=SPEED))
-    return text, page
+    labels = [labels_figure(section) for section in sections if section.experiment.name == "labels"]
+    if not labels or labels[0] is None:
+        return text, page
+    save_picture([labels[0]], folder / "labels.svg")
+    return text, page, folder / "labels.svg"
 
 
 def sections_of(folder: Path, name: str) -> list[Section]:
@@ -446,6 +464,27 @@ def _plot(axes: Axes, points: dict[float, Sample], colour: str, label: str, loga
     axes.fill_between(list(shaded), lows, highs, color=colour, alpha=0.15, linewidth=0)
 
 
+def labels_figure(section: Section) -> Figure | None:
+    """Accuracy against the number of labels for four methods, to stand by itself; None without rows of them."""
+    names = {"plain": "plain GRU", "sire": "GRU with SIRE", "pi-sgd": "π-SGD", "deepsets": "DeepSets"}
+    lines = {line.label: line for line in lines_of(Chart("labels", where={"alphabet": 20}), section.rows)}
+    lines = {names[method]: lines[method] for method in names if method in lines}
+    if not lines:
+        return None
+    places = sorted({x for line in lines.values() for x in line.points})
+
+    def paint(axes: Axes) -> None:
+        for colour, (name, line) in zip(COLOURS, lines.items(), strict=False):
+            _plot(axes, line.points, colour, name)
+        axes.set(xscale="log", xlabel="labelled samples", ylabel="accuracy", ylim=(0, 1.02))
+        axes.set_title("Sum of ten numbers below 20")
+        axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+        axes.minorticks_off()
+        axes.legend(loc="lower right")
+
+    return Figure("labels", paint, "", "")
+
+
 def _picture(name: str) -> str | None:
     """The picture of an experiment's data as a data: address, where the data is there."""
     figure = picture_of(name)
@@ -468,6 +507,15 @@ def digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4g}"
 
 
+def summary_table(sections: Sequence[Section]) -> str:
+    """A line an experiment, in Markdown: its claim, what the paper gives, ours and the verdict."""
+    lines = ["| experiment | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
+    for s in sections:
+        ours = s.ours or "nothing chosen yet"
+        lines.append(f"| {s.title} | {s.experiment.short} | {s.experiment.reported} | {ours} | {s.verdict} |")
+    return "\n".join(lines) + "\n"
+
+
 def markdown(sections: Sequence[Section]) -> str:
     """``RESULTS.md``: a summary, then a section an experiment."""
     lines = [
@@ -476,10 +524,10 @@ def markdown(sections: Sequence[Section]) -> str:
         "Made from the rows in this folder by `anyorder report results`; nothing is typed by hand.",
         "",
     ]
-    lines += ["| experiment | scale | trials | seeds | hours | verdict |", "|---|---|---|---|---|---|"]
+    lines += [summary_table(sections), "| experiment | scale | trials | seeds | hours |", "|---|---|---|---|---|"]
     for s in sections:
         trials = f"{s.finished}/{s.planned}"
-        lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} | {s.verdict} |")
+        lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} |")
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]

@@ -126,6 +126,7 @@ class Experiment:
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
     to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
+    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries.
     """
 
     name: str
@@ -139,6 +140,8 @@ class Experiment:
     data: Callable[[str], Any] | None = None
     expected: Sequence[Expected] = ()
     charts: Sequence[Chart] = ()
+    short: str = ""
+    reported: str = "not tried"
     cpus: int = 1
     gpus: float = 0.0
 

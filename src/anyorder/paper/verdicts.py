@@ -248,6 +248,7 @@ def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
                             "without": pm(plain),
                             "difference": difference(sire, plain, words=""),
                         },
+                        short=f"n = {n}, {labels:,} samples: {pm(sire)} with, {pm(plain)} without",
                     )
                 )
     return found
