@@ -503,7 +503,7 @@ def test_the_summary_has_a_line_an_experiment_and_opens_the_results(tmp_path):
         "| experiment | claim | paper | ours | verdict |",
         "|---|---|---|---|---|",
         "| sub-vs-sire | SIRE beats SUB from 200 samples | SIRE .792, SUB .759 | SIRE 0.982 ± 0.002, SUB 0.962 ± 0.002 "
-        "| does not hold in every part |",
+        "| fails in part |",
         "| labels | SIRE needs fewer labels | not tried | nothing chosen yet | open |",
     ]
     assert markdown([section, searching]).split("\n\n")[2] + "\n" == table

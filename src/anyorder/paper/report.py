@@ -25,7 +25,11 @@ from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
-TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; every other is "fair"
+TONES = {
+    "holds": "good",
+    "does not hold": "bad",
+    "fails in part": "bad",
+}  # of a verdict's colour; every other is "fair"
 LOGARITHMIC = ("mae", "rmse", "order_gap")  # drawn on a logarithmic axis
 ROUNDING = 1e-9  # an order gap below this is that of a model which ignores order exactly
 CURVES = {"accuracy": "validation accuracy", "validation": "validation accuracy", "loss": "training loss"}
@@ -99,7 +103,7 @@ class Section:
             return "open"
         if len(decided) == 1:
             return decided.pop()
-        return "does not hold in every part" if "does not hold" in decided else "holds in part"
+        return "fails in part" if "does not hold" in decided else "holds in part"
 
     @property
     def timed(self) -> bool:
@@ -436,7 +440,8 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
         axes.set_title(title or experiment.name)
         axes.figure.legend(loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
-    columns = 3 if max(len(line.label) for line in lines) < 18 else 2
+    longest = max(len(line.label) + 13 * all(math.isnan(x) for x in line.points) for line in lines)
+    columns = 3 if longest < 18 else 2 if longest < 28 else 1
     seeds = max(len(s) for line in lines for s in line.points.values())
     ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
     what = f"{figure} against {chart.x.replace('_', ' ')}"

@@ -60,7 +60,8 @@ def _parity(chosen: Sequence[Row], rows: Sequence[Row], goal: float = 0.99) -> l
             text = f"{goal:g} at length 100 is reached by {' and '.join(by) or 'no cell'}"
             text += f", not by {' and '.join(not_by)}" if by and not_by else ""
             verdict = _held(bool(by)) if all(len(sample) > 1 for sample in ours.values()) else None
-            found.append(Claim(f"{word} {text}: {figures}", verdict, short=text if method == "plain" else ""))
+            short = f"{word.lower()} {text}" if method == "plain" else ""
+            found.append(Claim(f"{word} {text}: {figures}", verdict, short=short))
     pooled = sample_of(chosen, "accuracy", "deepsets", length=10)
     if len(pooled):
         fits = pooled.mean >= goal
@@ -179,7 +180,7 @@ def _labels(chosen: Sequence[Row], rows: Sequence[Row], goal: float = 0.9) -> li
         said = {method: f"{method} {_number(labels_for(curve, goal), *ends)}" for method, curve in curves.items()}
         text = f"Labels needed for {goal:g}, numbers below {alphabet}"
         short = "; ".join(said[method] for method in ("sire", "plain", "pi-sgd", "deepsets") if method in said)
-        short = "" if found else f"{text}: {short}"  # one alphabet is enough for a summary
+        short = "" if found else f"{text[0].lower()}{text[1:]}: {short}"  # one alphabet is enough for a summary
         found.append(Claim(f"{text}: {'; '.join(said.values())}", short=short))
         for mine, rival in itertools.product(curves, ("plain", "pi-sgd", "deepsets")):
             if mine.startswith("sire") and rival in curves:
