@@ -25,15 +25,15 @@ from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
-TONES = {
-    "holds": "good",
-    "does not hold": "bad",
-    "fails in part": "bad",
-}  # of a verdict's colour; every other is "fair"
+TONES = {"holds": "good", "does not hold": "bad", "fails in part": "bad"}  # every other verdict is "fair"
 LOGARITHMIC = ("mae", "rmse", "order_gap")  # drawn on a logarithmic axis
 ROUNDING = 1e-9  # an order gap below this is that of a model which ignores order exactly
-CURVES = {"accuracy": "validation accuracy", "validation": "validation accuracy", "loss": "training loss"}
-CURVES["gap"] = "validation order gap"
+CURVES = {
+    "accuracy": "validation accuracy",
+    "validation": "validation accuracy",
+    "loss": "training loss",
+    "gap": "validation order gap",
+}
 
 SPEED = (
     "samples a second of a training step over those of the same network in plain PyTorch (nn.GRU, no penalty), timed "

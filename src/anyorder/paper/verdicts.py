@@ -338,10 +338,8 @@ def _sum(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
 def _range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found = []
     for n, (best, rival, here) in _by_n(chosen, "accuracy").items():
-        text = (
-            f"n = {n}: {BETTER} ({best}) {pm(here[best])} is level with the best other by validation, {rival}, or less "
-        )
-        text += f"than {LEVEL:g} behind: {difference(here[best], here[rival])}; {_beside(here)}"
+        text = f"n = {n}: {BETTER} ({best}) {pm(here[best])} is level with the best other by validation, {rival}, or "
+        text += f"less than {LEVEL:g} behind: {difference(here[best], here[rival])}; {_beside(here)}"
         short = f"n = {n}: {best} {pm(here[best])}; {_beside(here)}"
         found.append(Claim(text, level(here[best], here[rival], LEVEL), short=short))
     return found
