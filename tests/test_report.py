@@ -418,6 +418,9 @@ def test_on_a_logarithmic_axis_the_interval_is_that_of_the_logarithms():
 def test_a_figure_of_one_seed_says_so_and_its_legend_covers_no_line():
     ((canvas, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), gap_rows({"sire": [0.1]}))
     assert caption == "Order gap against penalty weight; one seed."
+    mixed = gap_rows({"sire": [0.1, 0.2]}) + gap_rows({"plain": [0.1]})
+    ((_, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), mixed)
+    assert caption.endswith("95 % interval of 2 seeds, 1 in places.")
     assert canvas.axes[0].get_legend() is None
     assert [text.get_text() for text in canvas.legends[0].texts] == ["sire"]
 

@@ -442,11 +442,12 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
 
     longest = max(len(line.label) + 13 * all(math.isnan(x) for x in line.points) for line in lines)
     columns = 3 if longest < 18 else 2 if longest < 28 else 1
-    seeds = max(len(s) for line in lines for s in line.points.values())
+    fewest, seeds = (end(len(s) for line in lines for s in line.points.values()) for end in (min, max))
     ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
     what = f"{figure} against {chart.x.replace('_', ' ')}"
     mean = "geometric mean" if logarithmic else "mean"
     of = "one seed" if seeds == 1 else f"{mean} and 95 % interval of {seeds} seeds"
+    of += f", {fewest} in places" if fewest < seeds else ""
     caption = f"{what[0].upper()}{what[1:]}; {of}{', paired by seed' if chart.minus else ''}."
     caption += f" Left out, 0 but for rounding: {', '.join(exact)}." if exact else ""
     alt = f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}."
