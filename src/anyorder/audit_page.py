@@ -289,11 +289,11 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
     columns = min(2, len(figures))
     rows = math.ceil(len(figures) / columns)
     buffer = io.BytesIO()
-    with _drawing({"figure.facecolor": "white", "savefig.facecolor": "white"}):
+    with _drawing({"figure.facecolor": "white", "savefig.facecolor": "white", "svg.hashsalt": path.name}):
         canvas = Canvas(figsize=(5.4 * columns, 3.2 * rows), layout="constrained")
         for at, figure in enumerate(figures):
             figure.draw(canvas.add_subplot(rows, columns, at + 1))
-        canvas.savefig(buffer, format=kind, dpi=150)
+        canvas.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, buffer.getvalue())
 
 

@@ -242,7 +242,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path(
 
 @app.command(epilog=_EXAMPLE + "report results")
 def report(folder: str = typer.Argument("results", help="The folder that holds the rows.")) -> None:
-    """Make RESULTS.md and report.html from the rows in a folder."""
+    """Make RESULTS.md, report.html and labels.svg from the rows in a folder."""
     from anyorder.paper.report import write_report
 
     for path in write_report(folder):
