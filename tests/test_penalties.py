@@ -268,6 +268,17 @@ def test_shrinking_the_states_does_not_shrink_the_relative_gap() -> None:
     torch.testing.assert_close(gaps[0], gaps[1])
 
 
+def test_samples_that_all_end_alike_have_a_gap_of_zero_or_a_large_finite_one() -> None:
+    alike = torch.rand(1, 5, 2).expand(4, 5, 2)
+    ignores = ao.recurrence(lambda e, s: s + e.round(), start=torch.zeros(1, 2))
+    assert ao.order_gap(ignores, alike) == 0
+    keeps_the_last = ao.recurrence(lambda e, s: 0 * s + e, start=nn.Parameter(torch.zeros(1, 2)))
+    gap = ao.SUB(pairs=9, relative=True)(keeps_the_last, alike, generator=torch.Generator().manual_seed(0))
+    assert 1e6 < gap < 1e15
+    gap.backward()
+    assert torch.isfinite(keeps_the_last.start_0.grad).all()
+
+
 class Encoded(nn.Module):
     """The shape of a model: an encoder, a recurrence, a read-out."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import resource
@@ -228,6 +229,29 @@ def test_a_budget_raises_the_weight_until_the_gap_is_met():
     assert max(weights) > 1.0 > weights[0]
     assert result.history[-1]["gap"] < 0.03
     assert trained(sums(64), epochs=50, learning_rate=0.03)[1].history[-1]["gap"] > 0.03
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_a_budget_goes_on_where_a_batch_has_no_two_sets_with_a_pair(batch_size):
+    budget = ao.InvarianceBudget(target=1e-9, rate=0.5)
+    _, result = trained(sums(33), penalty=SIRE, penalty_weight=budget, batch_size=batch_size, epochs=5, gap_every=0)
+    updates = -(-result.steps // 10)
+    assert budget.weight == pytest.approx(math.exp(0.5 * updates))
+
+
+COMPARING = {"relative": ao.SIRE(relative=True), "partners": ao.SIRE(partners="batch")}
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_a_batch_or_window_without_mates_has_no_penalty(name):
+    penalty = COMPARING[name]
+    _, result = trained(sums(33), penalty=penalty, penalty_weight=1.0)
+    assert result.history[-1]["penalty"] > 0
+    long_one = SetData.of([torch.rand(n, 1) for n in (20, 3, 3, 3)], torch.rand(4))
+    _, result = trained(long_one, penalty=penalty, penalty_weight=1.0, window=4)
+    assert result.history[-1]["penalty"] > 0
+    with pytest.raises(ao.InputError, match=r"compares the samples of a batch, .* batch_size is 1, of 48 samples"):
+        trained(sums(), penalty=penalty, penalty_weight=1.0, batch_size=1)
 
 
 # Validation, stopping, the best weights ---------------------------------------------------------------------------

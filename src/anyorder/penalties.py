@@ -66,6 +66,11 @@ class _Penalty:
             value = value / batch.spread()
         return value
 
+    @property
+    def needs_mates(self) -> bool:
+        """Whether samples are held against others of the batch, so that it must hold two with elements."""
+        return self.relative
+
     def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         """The two states to compare, one row a draw; ``sample [R]`` names the sample of each draw."""
         raise TypeError(f"{type(self).__name__} must define _branches")
@@ -116,6 +121,10 @@ class SIRE(_Penalty):
                 "window limits the distance inside a sample, and partners='batch' takes the pair from other "
                 "samples; use partners='sample' with window, or no window"
             )
+
+    @property
+    def needs_mates(self) -> bool:
+        return self.relative or self.partners == "batch"
 
     def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         length = batch.lengths[sample]
@@ -205,7 +214,9 @@ def order_gap(
 ) -> Tensor:
     """How much order matters to the end state, as one number to log: ``Permutation(relative=True)``, no gradient.
 
-    0: order is ignored. Near 1: order matters as much as content.
+    0: order is ignored. Near 1: order matters as much as content. Of samples that all end alike, whose content
+    cannot be told apart, it is 0 if order is ignored and else very large: the distance between them is taken to be
+    the rounding error of their states.
 
     >>> from anyorder import known
     >>> order_gap(known.sum(), torch.arange(12.0).reshape(3, 4, 1)).item()
@@ -293,10 +304,15 @@ class _Batch:
         return self.recurrence.scan_unchecked(chosen, length).last
 
     def spread(self) -> Tensor:
-        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖²."""
-        total = sum(_exact(leaf).sub(_exact(leaf).mean(0)).square().sum() for leaf in tree_leaves(self.trajectory.last))
-        mean = total * (2.0 / (self.size - 1))
-        return mean.clamp_min(torch.finfo(mean.dtype).tiny)  # type: ignore[union-attr]
+        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖².
+
+        At least the rounding error of the states: below that, samples that end alike cannot be told apart.
+        """
+        ends = [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
+        mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (self.size - 1))
+        size = torch.stack([end.detach().square().sum() for end in ends]).sum() / self.size
+        limits = torch.finfo(mean.dtype)
+        return torch.maximum(mean, (limits.eps**2 * size).clamp_min(limits.tiny))
 
     def zero(self) -> Tensor:
         """0 with a gradient that is 0, not missing: no sample has two elements."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyorder._checks import InputError, one_of, real_number, whole_number
-from anyorder.batches import Deck, generator_of, mean_one, pieces, processes, seed_of, together
+from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
@@ -202,10 +202,12 @@ def train(
     ``loss``: a name of :data:`LOSSES` or a callable (outputs, targets) -> a scalar mean or one value a sample
     (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
     ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``InvarianceBudget``, which looks at
-    the order gap of the batch every ten steps. ``unlabelled``: the penalty is taken on batches of its own, drawn
-    from labelled and unlabelled samples together. ``validation`` with ``metric(outputs, targets)`` (default: the
-    loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``; a run found there is continued, a
-    finished one is returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
+    the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets with
+    a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the penalty is
+    taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
+    ``metric(outputs, targets)`` (default: the loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
+    a run found there is continued, a finished one is returned at once. ``progress``: None shows a bar on a terminal
+    and lines elsewhere.
 
     ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
@@ -277,6 +279,14 @@ class _Run:
         self.penalty_data = None if unlabelled is None else together(self.data, placed(unlabelled, like))
         if self.penalty_data is not None:
             self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
+        self.needs_mates = getattr(penalty, "needs_mates", False)
+        samples = min(len(self.penalty_data or data), config.batch_size)
+        if self.needs_mates and samples <= self.world:
+            raise InputError(
+                "a penalty with relative=True or partners='batch' compares the samples of a batch, and no process gets "
+                f"two: batch_size is {config.batch_size}, of {len(self.penalty_data or data)} samples, on {self.world} "
+                "process(es) (raise batch_size, or use a penalty without)"
+            )
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = self._make_optimizer()
@@ -286,7 +296,9 @@ class _Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.orderings = generator_of(self.device, config.seed, self.rank, 0)
         self.draws = generator_of(self.device, config.seed, self.rank, 1)
-        self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
+        self.gap_batch = None
+        if config.gap_every or isinstance(penalty_weight, InvarianceBudget):
+            self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
@@ -319,7 +331,9 @@ class _Run:
             self.penalised += 1
         self.result.steps += 1
         if isinstance(self.weight, InvarianceBudget) and steps % _BUDGET_EVERY == 0:
-            self.weight.update(self._mean_over_processes(self._gap_of(penalty_on or batch, self.draws)))
+            gap = self._gap_of_all(penalty_on or batch)
+            if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
+                self.weight.update(gap)
 
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
@@ -354,7 +368,7 @@ class _Run:
         model: Any = self.model
         assert self.config.window is not None
         loss, mean = torch.zeros(2, device=self.device)
-        pairs = self._pairs(batch).sum().clamp(min=1)
+        pairs = self._pairs(batch).clamp(min=1) if weight else 1
         state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
         for elements, lengths, is_last in pieces(*batch, self.config.window):
             total: Any = None
@@ -363,7 +377,7 @@ class _Run:
                 start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
                 trajectory = model.recurrence.scan(model.encode(elements, lengths), lengths, state=state)
-                if weight:
+                if weight and self._has_mates(lengths):
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
                     penalty = penalty * ((lengths >= 2).sum() / pairs)
                     mean = mean + penalty.detach()
@@ -422,19 +436,19 @@ class _Run:
         return mine, len(mine) / len(index)
 
     def _pairs(self, batch: Batch) -> Tensor:
-        """How many windows of each sample hold two elements or more, and so have a penalty."""
-        elements, lengths = batch
-        if lengths is None:
-            lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
-        size = self.config.window or elements.shape[1] + 1
-        head = (lengths - size).clamp(min=0)
-        return head // size + (head % size >= 2).long() + (lengths - head >= 2).long()
+        """How many (sample, window) pairs of a batch hold two elements or more, and so have a penalty."""
+        windows = [sizes for sizes in piece_sizes(*batch, self.config.window) if self._has_mates(sizes)]
+        return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
+
+    def _has_mates(self, lengths: Tensor) -> bool:
+        """Whether the penalty finds in samples of these lengths the others it compares each with."""
+        return not self.needs_mates or int((lengths > 0).sum()) >= 2
 
     def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
         if self.world == 1:
-            return 1.0
-        mine = self._pairs(batch).sum() * (share > 0)
+            return float(self._pairs(batch) > 0) if self.needs_mates else 1.0
+        mine = self._pairs(batch) * (share > 0)
         return float(mine / reduce(mine, "sum").clamp(min=1))
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -484,7 +498,7 @@ class _Run:
         seconds = result.seconds - self.epoch_started
         gap = None
         if self.gap_batch is not None and config.gap_every and (epoch + 1) % config.gap_every == 0:
-            gap = self._gap_of(self.gap_batch, generator_of(self.device, config.seed, 3))
+            gap = self._gap_of(self.gap_batch, self._fixed_draws())
         validation = self._validate()
         record = {
             "epoch": epoch,
@@ -552,8 +566,21 @@ class _Run:
         self.model.train(was_training)
         return float(gap)
 
-    def _mean_over_processes(self, value: float) -> float:
-        return value if self.world == 1 else float(reduce(torch.tensor(value, device=self.device), "mean"))
+    def _gap_of_all(self, batch: Batch) -> float:
+        """The order gap of a global batch, else of the fixed samples, NaN where neither has two sets with a pair."""
+        first = piece_sizes(*batch, None)[0][: self.config.gap_samples]
+        measured = torch.zeros(2, dtype=torch.float64, device=self.device)  # sum of the gaps, how many there are
+        if int((first >= 2).sum()) >= 2:
+            measured[0], measured[1] = self._gap_of(batch, self.draws), 1
+        if self.world > 1:
+            measured = reduce(measured, "sum")
+        total, count = measured.tolist()
+        if count:
+            return total / count
+        return math.nan if self.gap_batch is None else self._gap_of(self.gap_batch, self._fixed_draws())
+
+    def _fixed_draws(self) -> torch.Generator:
+        return generator_of(self.device, self.config.seed, 3)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         make = self.config.optimizer
@@ -582,7 +609,7 @@ def _gap_batch(model: nn.Module, data: SetData, config: TrainConfig) -> Batch | 
     """The fixed samples on which the gap is measured, None where there is none to measure."""
     first = torch.arange(min(config.gap_samples, len(data)), device=data.offsets.device)
     measurable = _has_recurrence(model) and not getattr(model, "invariant", False)
-    if not config.gap_every or not measurable or int((data.lengths[first] >= 2).sum()) < 2:
+    if not measurable or int((data.lengths[first] >= 2).sum()) < 2:
         return None
     return data.batch(first)
 
