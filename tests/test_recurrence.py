@@ -185,6 +185,29 @@ def test_states_are_joined_only_when_asked_for() -> None:
     assert "_rows" in vars(kept)
 
 
+@pytest.mark.parametrize("look", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["lstm-2-layers", "gru", "own-cell"])
+def test_a_look_without_gradients_costs_no_later_gradient(name: str, look) -> None:
+    torch.manual_seed(0)
+    r = ao.recurrence(DroppingCell().eval(), start=torch.zeros(1, 4)).double() if name == "own-cell" else make(name)
+    elements, _ = ragged_batch()
+
+    def gradients(looked: bool) -> list[torch.Tensor]:
+        r.zero_grad()
+        t = r.scan(elements, LENGTHS)
+        if looked:
+            with look():
+                assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
+        sum(leaf.square().sum() for leaf in tree_leaves(t.states)).backward()
+        return [p.grad.clone() for p in r.parameters()]
+
+    for plain, after in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(plain, after)
+    with torch.no_grad():
+        t = r.scan(elements, LENGTHS)
+    assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ["gru", "lstm-2-layers", "relu-rnn-batch-first"])
 def test_dtypes(name: str, dtype: torch.dtype) -> None:

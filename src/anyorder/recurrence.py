@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -316,18 +315,43 @@ class StepRecurrence(Recurrence):
         return layout.unsort(last), _Rows(steps).select, dropped
 
 
-class _Rows:
+class _Kept:
+    """Rows computed from a pass when first asked for, and kept unless a look without gradients made them."""
+
+    _rows: State = None
+
+    def rows(self) -> State:
+        if self._rows is not None:
+            return self._rows
+        with_graph = any(leaf.requires_grad for leaf in self._source())
+        with torch.set_grad_enabled(with_graph and torch.is_grad_enabled()):
+            rows = self._make()
+        if torch.is_grad_enabled() or not (with_graph or torch.is_inference_mode_enabled()):
+            self._rows = rows
+        return rows
+
+    def _source(self) -> list[Tensor]:
+        """Tensors of the pass, which have a graph if it was recorded."""
+        raise TypeError(f"{type(self).__name__} must define _source")
+
+    def _make(self) -> State:
+        raise TypeError(f"{type(self).__name__} must define _make")
+
+
+class _Rows(_Kept):
     """States of successive steps, joined into rows when the first of them is asked for."""
 
     def __init__(self, steps: list[State]) -> None:
         self._steps = steps
 
-    @cached_property
-    def _rows(self) -> State:
+    def _source(self) -> list[Tensor]:
+        return tree_leaves(self._steps[-1])
+
+    def _make(self) -> State:
         return self._steps[0] if len(self._steps) == 1 else tree_map(lambda *rows: torch.cat(rows), *self._steps)
 
     def select(self, row: Tensor) -> State:
-        return tree_map(lambda leaf: leaf.index_select(0, row), self._rows)
+        return tree_map(lambda leaf: leaf.index_select(0, row), self.rows())
 
 
 class NativeRecurrence(Recurrence):
@@ -493,7 +517,7 @@ class NativeRecurrence(Recurrence):
         return self.module.bias, 1, 0.0, torch.is_grad_enabled(), False
 
 
-class _LSTMRows:
+class _LSTMRows(_Kept):
     """The (h, c) of an LSTM layer after every step, from its outputs h alone.
 
     The kernel gives back every h but only the last c. Given all h, the gates of every step are one matrix
@@ -512,8 +536,10 @@ class _LSTMRows:
         self._inputs, self._outputs, self._first = inputs, outputs, first
         self._weights, self._bias, self._layout = weights, bias, layout
 
-    @cached_property
-    def _cells(self) -> Tensor:
+    def _source(self) -> list[Tensor]:
+        return [self._outputs]
+
+    def _make(self) -> Tensor:
         h, c = self._first
         gates = self._weights[0].shape[0] // 4 * 3  # i, f and g; the output gate is in h already
         w_ih, w_hh = (w[:gates] for w in self._weights[:2])
@@ -530,7 +556,7 @@ class _LSTMRows:
         return torch.cat(cells)
 
     def select(self, row: Tensor) -> State:
-        return self._outputs.index_select(0, row), self._cells.index_select(0, row)
+        return self._outputs.index_select(0, row), self.rows().index_select(0, row)
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
