@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.recurrence import _Layout, tree_leaves, tree_map
+from anyorder.recurrence import NativeRecurrence, _Layout, tree_leaves, tree_map
 from problems import RECURRENCES, end, make
 
 LENGTHS = torch.tensor([3, 6, 0, 1, 5])
@@ -170,6 +170,68 @@ def test_it_owns_what_it_wraps() -> None:
     assert r.double().start(3).dtype == torch.float64
     method = ao.recurrence(nn.GRUCell(2, 4).forward, start=torch.zeros(1, 4))
     assert len(list(method.parameters())) == 4
+
+
+class NormedCell(nn.GRUCell):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.norm = nn.LayerNorm(sizes[1])
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        return self.norm(super().forward(element, state))
+
+
+def counted(cell: nn.Module) -> nn.Module:
+    cell.register_forward_hook(lambda module, inputs, output: tree_map(lambda leaf: leaf + 1, output))
+    return cell
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        NormedCell(2, 4),
+        counted(nn.GRUCell(2, 4)),
+        counted(nn.LSTMCell(2, 4)),
+        nn.utils.spectral_norm(nn.GRUCell(2, 4), "weight_hh").eval(),
+        nn.utils.parametrizations.weight_norm(nn.GRUCell(2, 4), "weight_hh"),
+    ],
+)
+def test_a_cells_own_forward_and_hooks_are_run(cell: nn.RNNCellBase) -> None:
+    r, elements = ao.recurrence(cell), torch.randn(3, 5, 2)
+    state = r.start(3)
+    assert all((leaf == 0).all() for leaf in tree_leaves(state))
+    for _ in range(2):  # the second time, after the weights have moved
+        state = r.start(3)
+        for element in elements.unbind(1):
+            state = cell(element, state)
+        for one, other in zip(tree_leaves(r.scan(elements).last), tree_leaves(state), strict=True):
+            torch.testing.assert_close(one, other)
+        with torch.no_grad():
+            for p in r.parameters():
+                p.mul_(3)
+
+
+def test_a_parametrised_module_runs_on_the_native_kernel() -> None:
+    gru = nn.utils.parametrizations.weight_norm(nn.GRU(2, 4, batch_first=True), "weight_hh_l0")
+    r, elements = ao.recurrence(gru), torch.randn(3, 5, 2)
+    assert isinstance(r, NativeRecurrence)
+    with torch.no_grad():
+        gru.parametrizations.weight_hh_l0.original0.mul_(5)
+    torch.testing.assert_close(r.scan(elements).last, gru(elements)[1][0])
+
+
+class Shifted(nn.GRU):
+    def forward(self, *inputs):
+        return tree_map(lambda leaf: leaf + 1, super().forward(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [(Shifted(2, 4), "Shifted has a forward of its own"), (counted(nn.GRU(2, 4)), "GRU has hooks")],
+)
+def test_a_sequence_modules_own_forward_and_hooks_are_refused(module: nn.GRU, match: str) -> None:
+    with pytest.raises(ao.InputError, match=match):
+        ao.recurrence(module)
 
 
 def test_a_start_that_is_called_is_given_the_batch_size() -> None:

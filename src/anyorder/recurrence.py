@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
 
+_SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
+_CELLS = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)
+
 State = Any  # a tensor, or a nested tuple, list or dict of tensors
 Step = Callable[[Tensor, State], State]
 
@@ -277,6 +280,13 @@ class StepRecurrence(Recurrence):
     def step(self, element: Tensor, state: State) -> State:
         with self._dropout_off():
             return self._checked(element, state)
+
+    def _zeros(self, batch_size: int) -> State:
+        cell = self._step
+        if not isinstance(cell, _CELLS):
+            return super()._zeros(batch_size)
+        zeros = next(cell.parameters()).new_zeros(batch_size, cell.hidden_size)
+        return (zeros, zeros.clone()) if isinstance(cell, nn.LSTMCell) else zeros
 
     def _checked(self, element: Tensor, state: State) -> State:
         new = self._step(element, state)
@@ -563,7 +573,8 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     """A recurrence from torch's nn.RNN/GRU/LSTM, their cells, or any ``step(element, state) -> state``.
 
     ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size). torch's own
-    modules start at zeros by default; an own step needs it.
+    modules start at zeros by default; an own step needs it. A cell with hooks or a ``forward`` of its own is run
+    step by step, as an own step is; a sequence module with such is refused.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
@@ -576,8 +587,16 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
         if start is not None:
             raise InputError("this recurrence has its start state already; wrap the module or step itself")
         return wrapped
-    if isinstance(wrapped, (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)):
-        return NativeRecurrence(wrapped, start)
+    if isinstance(wrapped, (*_SEQUENCES, *_CELLS)):
+        if (own := _own_forward(wrapped)) is None:
+            return NativeRecurrence(wrapped, start)
+        if isinstance(wrapped, _SEQUENCES):
+            raise InputError(
+                f"{type(wrapped).__name__} {own}, which a scan by torch's kernel would pass by; wrap its step instead: "
+                "recurrence(step, start=…), step(element, state) -> state, or a cell (weights that are recomputed, "
+                "as by torch.nn.utils.parametrizations, are fine)"
+            )
+        return StepRecurrence(wrapped, start)
     if isinstance(wrapped, type) or not callable(wrapped):
         raise InputTypeError(
             "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or a callable "
@@ -586,6 +605,15 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     if start is None:
         raise InputError("an own step needs start=: a state of batch 1, or a callable(batch_size)")
     return StepRecurrence(wrapped, start)
+
+
+def _own_forward(module: nn.Module) -> str | None:
+    """What of a module's forward is not torch's own, None if nothing."""
+    stock = next(kind for kind in (*_SEQUENCES, *_CELLS) if isinstance(module, kind))
+    if "forward" in vars(module) or type(module).forward is not stock.forward:
+        return "has a forward of its own"
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return "has hooks (weight_norm and spectral_norm set some)" if any(hooks) else None
 
 
 def _require_batch(state: State, batch: int, name: str) -> None:
