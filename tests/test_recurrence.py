@@ -359,6 +359,29 @@ def test_a_step_that_changes_the_states_form_is_refused(step, match) -> None:
         ao.recurrence(step, start=torch.zeros(1, 4)).scan(X)
 
 
+def test_a_step_may_change_the_dict_it_is_given_but_writes_into_no_tensor() -> None:
+    def in_place(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        state["total"] = state["total"] * 0.5 + element
+        return state
+
+    def pure(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"total": state["total"] * 0.5 + element}
+
+    elements = torch.randn(2, 4, 1)
+    one, other = (
+        ao.recurrence(step, start={"total": torch.zeros(1, 1)}).scan(elements, torch.tensor([4, 2])).states["total"]
+        for step in (in_place, pure)
+    )
+    assert torch.equal(one, other)
+    for step in (lambda e, s: s.add_(e), lambda e, s: s + e.mul_(2), lambda e, s: s.zero_() + e):
+        r = ao.recurrence(step, start=lambda batch: torch.zeros(batch, 1))
+        with pytest.raises(ValueError, match="step must not write into its element or state"):
+            r.scan(elements.clone())
+    with torch.inference_mode():
+        last = ao.recurrence(pure, start={"total": torch.zeros(1, 1)}).scan(elements).last["total"]
+    assert torch.equal(last[0], other[0, -1])
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_values_that_are_not_finite_are_refused_inside_the_lengths_only(bad: float) -> None:
     r = ao.recurrence(GRU)

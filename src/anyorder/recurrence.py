@@ -289,7 +289,13 @@ class StepRecurrence(Recurrence):
         return (zeros, zeros.clone()) if isinstance(cell, nn.LSTMCell) else zeros
 
     def _checked(self, element: Tensor, state: State) -> State:
-        new = self._step(element, state)
+        versions = _versions(element, state)
+        new = self._step(element, tree_map(lambda leaf: leaf, state))  # a dict or list of its own to change
+        if versions != _versions(element, state):
+            raise InputError(
+                "step must not write into its element or state, which the trajectory keeps; make new tensors, "
+                "e.g. state + element in place of state += element"
+            )
         _require_same_form(state, new)
         return new
 
@@ -629,6 +635,14 @@ def _form(state: State) -> Any:
     if isinstance(state, (tuple, list)):
         return (type(state).__name__, *map(_form, state))
     return state.shape if isinstance(state, Tensor) else type(state).__name__
+
+
+def _versions(element: Tensor, state: State) -> list[int]:
+    """A count for each tensor of the writes into it; none where torch does not count."""
+    if torch.compiler.is_compiling():
+        return []
+    leaves = [element, *tree_leaves(state)]
+    return [leaf._version for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference()]
 
 
 def _require_same_form(before: State, after: State) -> None:
