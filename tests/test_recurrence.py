@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -155,6 +156,40 @@ def test_an_own_modules_dropout_acts_in_scan_and_not_in_step() -> None:
     assert r.scan(elements).dropped
     assert torch.equal(r.step(elements[:, 0], r.start(4)), r.step(elements[:, 0], r.start(4)))
     assert r._step.drop.training
+
+
+class FunctionalDropout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state + nn.functional.dropout(self.weight * element, 0.5, self.training)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: m.forward, lambda m: partial(m), lambda m: partial(m.forward)])
+def test_functional_dropout_of_an_own_module_acts_in_scan_and_not_in_step(wrap) -> None:
+    module, elements = FunctionalDropout(), torch.randint(1, 9, (8, 6, 1)).float()
+    r = ao.recurrence(wrap(module), start=torch.zeros(1, 1))
+    assert len(list(r.parameters())) == 1
+    assert r.scan(elements).dropped
+    assert torch.equal(r.step(elements[:, 0], r.start(8)), elements[:, 0])
+    assert module.training
+    for penalty in (ao.SIRE(), ao.SIRE(states="prefix"), ao.SIRE(states="prefix", window=1), ao.SUB()):
+        assert penalty(r, elements).item() == 0.0
+        assert penalty(r.scan(elements)).item() == 0.0
+    assert not r.eval().scan(elements).dropped
+    assert not ao.recurrence(NormedCell(2, 4)).scan(torch.randn(3, 5, 2)).dropped
+
+
+def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
+    gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5), torch.randn(4, 6, 2)
+    r = ao.recurrence(gru)
+    gru.eval()
+    assert not r.scan(elements).dropped
+    assert torch.equal(r.scan(elements).last, r.scan(elements).last)
+    gru.train()
+    assert r.scan(elements).dropped
 
 
 def test_it_owns_what_it_wraps() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -268,14 +269,15 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, step: Step, start: Any) -> None:
         super().__init__(start)
-        owner = getattr(step, "__self__", None)
-        if isinstance(owner, nn.Module):  # a module's bound method: own the module, not only its method
+        inner = step
+        while isinstance(inner, partial):
+            inner = inner.func
+        owner = getattr(inner, "__self__", inner)
+        if isinstance(owner, nn.Module) and owner is not step:  # a bound method or a partial: own the module behind it
             self._owner = owner
         self._step = step
-        modules = [m for m in (step, owner) if isinstance(m, nn.Module)]
-        self._dropouts = [
-            m for module in modules for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)
-        ]
+        modules = owner.modules() if isinstance(owner, nn.Module) else ()
+        self._may_drop = [m for m in modules if _may_drop(m)]
 
     def step(self, element: Tensor, state: State) -> State:
         with self._dropout_off():
@@ -301,7 +303,7 @@ class StepRecurrence(Recurrence):
 
     @contextmanager
     def _dropout_off(self) -> Iterator[None]:
-        active = [m for m in self._dropouts if m.training]
+        active = [m for m in self._may_drop if m.training]
         for module in active:
             module.training = False
         try:
@@ -313,8 +315,9 @@ class StepRecurrence(Recurrence):
     def _run(
         self, rows: Tensor, layout: _Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
-        dropped = dropout and any(m.training for m in self._dropouts)
-        step = self._checked if dropped else self.step
+        dropout = dropout and any(m.training for m in self._may_drop)
+        step = self._checked if dropout else self.step
+        randomness = _randomness(rows.device) if dropout else None
         state = layout.sort(start)
         steps: list[State] = []
         finished: list[State] = []  # states of samples that have ended, longest last
@@ -328,7 +331,25 @@ class StepRecurrence(Recurrence):
             steps.append(state)
         parts = [state, *reversed(finished)]
         last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        if randomness is None:  # not asked for, or not to be seen while compiling
+            dropped = dropout and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self._may_drop)
+        else:
+            dropped = not torch.equal(randomness, _randomness(rows.device))  # type: ignore[arg-type]
         return layout.unsort(last), _Rows(steps).select, dropped
+
+
+def _may_drop(module: nn.Module) -> bool:
+    """Whether train mode may mean dropout; for some of torch's modules it means other things, which are kept."""
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0
+    return not isinstance(module, nn.modules.batchnorm._NormBase)
+
+
+def _randomness(device: torch.device) -> Tensor | None:
+    """The state of the generator dropout draws from, None while compiling."""
+    if torch.compiler.is_compiling():
+        return None
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
 
 class _Kept:
@@ -465,7 +486,7 @@ class NativeRecurrence(Recurrence):
     def _run(
         self, rows: Tensor, layout: _Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
-        dropped = dropout and self._dropout > 0 and self._layers > 1
+        dropped = dropout and self.module.training and self._dropout > 0 and self._layers > 1
         inputs = rows
         lasts: list[State] = []
         kept: list[_Rows | _LSTMRows] = []
@@ -579,8 +600,9 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     """A recurrence from torch's nn.RNN/GRU/LSTM, their cells, or any ``step(element, state) -> state``.
 
     ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size). torch's own
-    modules start at zeros by default; an own step needs it. A cell with hooks or a ``forward`` of its own is run
-    step by step, as an own step is; a sequence module with such is refused.
+    modules start at zeros by default; an own step needs it. A module, or one behind a bound method, is owned, and its
+    dropout is off in ``step``; the modules a function calls are the caller's own affair. A cell with hooks or a
+    ``forward`` of its own is run step by step, as an own step is; a sequence module with such is refused.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
