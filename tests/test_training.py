@@ -22,7 +22,7 @@ from torch.nn import functional as F
 import anyorder as ao
 from anyorder.batches import pieces
 from anyorder.inference import predict
-from anyorder.storage import load_tensors
+from anyorder.storage import load_tensors, save_tensors
 from anyorder.tables import SetData
 from anyorder.training import LOSSES, OPTIMIZERS, Objective, TrainConfig, train
 
@@ -473,10 +473,18 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
 
 
 def test_a_finished_run_is_returned_at_once(tmp_path):
-    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1))
-    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=lambda o, t: 1 / 0)
+    calls = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(1)
+        return F.mse_loss(output, target)
+
+    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
+    taken = len(calls)
+    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
     assert torch.equal(flat(first), flat(again))
     assert a == b
+    assert len(calls) == taken > 0
 
 
 def test_another_run_in_the_same_workdir_is_refused(tmp_path):
@@ -487,6 +495,39 @@ def test_another_run_in_the_same_workdir_is_refused(tmp_path):
         trained(sums(), workdir=tmp_path, start=model(hidden=7))
     with pytest.raises(ao.InputError, match=r"holds a run with another elements: 240 there, 150 here"):
         trained(sums(30), workdir=tmp_path)
+
+
+def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
+    data = sums()
+    budget = {"penalty": SIRE, "penalty_weight": ao.InvarianceBudget(target=0.1)}
+    run = {**budget, "workdir": tmp_path, "validation": sums(seed=1), "unlabelled": sums(seed=2)}
+    trained(data, **run)
+    trained(data, **run)
+    weights, less = torch.linspace(0.5, 1.5, 48), SetData(data.elements, data.offsets, -data.targets)
+    for other in (sums(seed=3), less, SetData(data.elements, data.offsets, data.targets, weights)):
+        with pytest.raises(ao.InputError, match=r"holds a run with another data: '.*own workdir"):
+            trained(other, **run)
+    with pytest.raises(ao.InputError, match="another validation"):
+        trained(data, **{**run, "validation": sums(seed=4)})
+    with pytest.raises(ao.InputError, match="another unlabelled"):
+        trained(data, **{**run, "unlabelled": sums(seed=4)})
+    with pytest.raises(ao.InputError, match=r"another budget: .*'target': 0\.1.* there, .*'target': 0\.001.* here"):
+        trained(data, **{**run, "penalty_weight": ao.InvarianceBudget(target=0.001)})
+    with pytest.raises(ao.InputError, match="another loss: 'mse' there, 'l1' here"):
+        trained(data, **run, loss="l1")
+
+
+def test_a_checkpoint_that_says_less_of_its_run_is_continued(tmp_path):
+    whole, _ = trained(sums(), epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, metadata = load_tensors(path)
+    for name in ("data", "validation", "unlabelled", "budget", "loss"):
+        del metadata["run"][name]
+    save_tensors(path, tensors, metadata)
+    resumed, _ = trained(sums(), epochs=4, workdir=tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):

@@ -206,8 +206,8 @@ def train(
     a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the penalty is
     taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
     ``metric(outputs, targets)`` (default: the loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
-    a run found there is continued, a finished one is returned at once. ``progress``: None shows a bar on a terminal
-    and lines elsewhere.
+    a run found there is continued (one on other data or with other settings is refused), a finished one returned at
+    once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
     ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
@@ -237,7 +237,7 @@ def train(
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if isinstance(loss, str):
-        loss = LOSSES[one_of("loss", loss, LOSSES)]
+        one_of("loss", loss, LOSSES)
     if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
@@ -251,7 +251,7 @@ class _Run:
     def __init__(
         self,
         model: nn.Module,
-        loss: Loss,
+        loss: str | Loss,
         data: SetData,
         config: TrainConfig,
         penalty: Callable[..., Tensor] | None,
@@ -263,7 +263,9 @@ class _Run:
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
         self.device = here.device if config.device == "auto" else torch.device(config.device)
-        self.config, self.model, self.loss, self.metric = config, model.to(self.device), loss, metric
+        self.config, self.model, self.metric = config, model.to(self.device), metric
+        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
         if self.world > 1:  # all start from the first one's weights
             broadcast(list(model.state_dict().values()))
         like = parameter_of(model)
