@@ -208,6 +208,21 @@ def test_every_optimiser_goes_with_every_schedule(name, schedule):
 # The dial --------------------------------------------------------------------------------------------------------
 
 
+def test_the_one_cycle_schedule_moves_the_momentum_of_named_optimisers_alone():
+    seen = []
+
+    def own(kind, **options):
+        return lambda parameters: seen.append(kind(parameters, lr=0.01, **options)) or seen[-1]
+
+    for make, name, value in [
+        (own(torch.optim.SGD), "momentum", 0),
+        (own(torch.optim.Adam, betas=(0.5, 0.9)), "betas", (0.5, 0.9)),
+        (own(torch.optim.RMSprop), "momentum", 0),
+    ]:
+        trained(sums(), optimizer=make)
+        assert seen[-1].param_groups[0][name] == value
+
+
 def test_a_schedule_of_the_weight_is_asked_for_the_share_done():
     asked: list[float] = []
 
@@ -277,6 +292,18 @@ def test_early_stopping_waits_for_patience_epochs():
     values = iter([5.0, 4.0, 6.0, 6.0, 6.0, 1.0])
     _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: next(values), patience=3, epochs=6)
     assert (result.stopped, result.best_epoch, len(result.history)) == ("patience", 1, 5)
+
+
+def test_a_figure_that_is_not_finite_is_never_the_best():
+    nan = float("nan")
+    for values, maximize in [([nan, 3.0, 2.0, nan, 4.0], False), ([float("inf"), 2.0, 3.0, nan, 1.0], True)]:
+        figures = iter(values)
+        _, result = trained(
+            sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), maximize=maximize, epochs=5
+        )
+        assert (result.best_epoch, result.best_validation) == (2, values[2])
+    with pytest.raises(ao.InputError, match=r"training diverged, the validation figure, never finite, is nan"):
+        trained(sums(), validation=sums(seed=1), metric=lambda o, t: nan)
 
 
 def test_plateau_lowers_the_learning_rate():

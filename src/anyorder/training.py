@@ -518,7 +518,7 @@ class _Run:
         self.sums.zero_()
         self.penalised, self.epoch_started = 0, result.seconds
         if not math.isfinite(loss):
-            return self._diverged(record)
+            return self._diverged(record, "loss", loss)
         if validation is not None and self._is_better(validation):
             result.best_epoch, result.best_validation = epoch, validation
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -527,10 +527,12 @@ class _Run:
         if config.patience is not None and epoch - (result.best_epoch or 0) >= config.patience:
             result.stopped = "patience"
         self.finished = result.stopped != "finished" or epoch + 1 == config.epochs
+        if self.finished and validation is not None and self.best is None:
+            return self._diverged(record, "validation figure, never finite,", validation)
         return record
 
-    def _diverged(self, record: Record) -> Record:
-        message = f"the loss is {record['loss']} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
+    def _diverged(self, record: Record, what: str, value: float) -> Record:
+        message = f"the {what} is {value} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
         if self.best is None:
             raise InputError(f"training diverged, {message}")
         warnings.warn(
@@ -548,7 +550,9 @@ class _Run:
 
     def _is_better(self, value: float) -> bool:
         best = self.result.best_validation
-        return best is None or (value > best if self.config.maximize else value < best)
+        if not math.isfinite(value):
+            return False
+        return best is None or math.isnan(best) or (value > best if self.config.maximize else value < best)
 
     def _validate(self) -> float | None:
         if self.validation is None:
@@ -593,7 +597,7 @@ class _Run:
     def _make_schedule(self) -> Any:
         config = self.config
         if config.schedule == "one-cycle":
-            cycles = any(key in self.optimizer.defaults for key in ("momentum", "betas"))
+            cycles = config.optimizer in ("adam", "adamw", "sgd")  # the momentum of others is not ours to move
             return torch.optim.lr_scheduler.OneCycleLR(
                 self.optimizer, config.learning_rate, self.total_steps + 1, cycle_momentum=cycles
             )
