@@ -327,6 +327,16 @@ def test_divergence_keeps_the_best_weights_or_says_so():
     assert torch.isfinite(flat(subject)).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"window": 3}])
+def test_weights_that_diverge_under_an_encoder_are_not_blamed_on_the_data(options):
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = (output - target).square().mean()
+        return value + torch.sqrt(0 * value)  # a gradient of NaN
+
+    with pytest.raises(ao.InputError, match="training diverged, the loss is nan"):
+        trained(sums(), start=model(encoder=(4,)), loss=loss, penalty=SIRE, penalty_weight=1.0, **options)
+
+
 # Randomness -------------------------------------------------------------------------------------------------------
 
 
@@ -730,6 +740,14 @@ def test_what_train_refuses():
         trained(data, start=ao.SetTransformer(1, 1), window=4)
     with pytest.raises(ao.InputError, match="tensorboard=True needs a workdir"):
         trained(data, tensorboard=True)
+    with pytest.raises(ao.InputError, match="unlabelled must have the 1 features of data; got 3"):
+        trained(data, unlabelled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.InputError, match=r"device must be 'auto' or one torch has here, .*; got 'cdua'"):
+        trained(data, device="cdua")
+    with pytest.raises(TypeError, match=r"takes class numbers \(int64\); data.targets are torch.float32"):
+        trained(data, loss="cross-entropy")
+    with pytest.raises(ao.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
+        trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)
     weights = torch.ones(48)
     with pytest.raises(ao.InputError, match="with weights the loss must return one value a sample"):
         trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)

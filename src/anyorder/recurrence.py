@@ -239,6 +239,13 @@ class Recurrence(nn.Module):
             _require_batch(state, elements.shape[0], "state")
         return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
 
+    def scan_encoded(
+        self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None
+    ) -> Trajectory:
+        """:meth:`scan` of what a model made of a checked batch; NaN there is of weights that diverged, not of data."""
+        self._check_elements(elements)
+        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
+
     def scan_unchecked(
         self, elements: Tensor, lengths: Tensor | None, *, state: State | None = None, dropout: bool = False
     ) -> Trajectory:

@@ -26,7 +26,7 @@ from accelerate.utils import broadcast, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._checks import InputError, one_of, real_number, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
@@ -238,6 +238,18 @@ def train(
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if isinstance(loss, str):
         one_of("loss", loss, LOSSES)
+    if loss == "cross-entropy":
+        for name, part in {"data": data, "validation": validation}.items():
+            targets = None if part is None else part.targets
+            if targets is None or targets.dim() > 1:  # shares of the classes
+                continue
+            if targets.is_floating_point() or targets.dtype == torch.bool:
+                raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
+    for name, part in {"validation": validation, "unlabelled": unlabelled}.items():
+        if part is not None and part.elements.shape[1] != data.elements.shape[1]:
+            raise InputError(
+                f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
+            )
     if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
@@ -262,7 +274,7 @@ class _Run:
     ) -> None:
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
-        self.device = here.device if config.device == "auto" else torch.device(config.device)
+        self.device = here.device if config.device == "auto" else _device(config.device)
         self.config, self.model, self.metric = config, model.to(self.device), metric
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
@@ -378,7 +390,7 @@ class _Run:
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
                 start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
-                trajectory = model.recurrence.scan(model.encode(elements, lengths), lengths, state=state)
+                trajectory = model.recurrence.scan_encoded(model.encode(elements, lengths), lengths, state=state)
                 if weight and self._has_mates(lengths):
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
                     penalty = penalty * ((lengths >= 2).sum() / pairs)
@@ -425,7 +437,8 @@ class _Run:
         if isinstance(self.weight, InvarianceBudget):
             return self.weight.weight
         if callable(self.weight):
-            return float(self.weight(self.result.steps / self.total_steps))
+            share = self.result.steps / self.total_steps
+            return real_number(f"penalty_weight({share:.4g})", self.weight(share), at_least=0)
         return self.weight
 
     def _my_part(self, index: Tensor) -> tuple[Tensor, float]:
@@ -605,6 +618,18 @@ class _Run:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, mode, factor=config.plateau_factor, patience=config.plateau_patience
         )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"device must be 'auto' or one torch has here, such as 'cpu'; got {name!r}: {reason}"
+        ) from None
+    return device
 
 
 def _has_recurrence(model: nn.Module) -> bool:
