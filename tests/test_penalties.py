@@ -186,6 +186,23 @@ def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike() 
     assert len(ends) == 1
 
 
+@pytest.mark.parametrize("law", [*LAWS, "relative"])
+def test_a_trajectory_that_went_on_from_a_state_is_penalised_from_there(law: str) -> None:
+    """The state says whether to step in a way that commutes or in one that does not."""
+
+    def step(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        keep = torch.where(state["forgets"] > 0, 0.5, 1.0)
+        return {"forgets": state["forgets"], "total": keep * state["total"] + element}
+
+    r = ao.recurrence(step, start={"forgets": torch.zeros(1, 1), "total": torch.zeros(1, 1)})
+    elements = torch.randint(1, 9, (4, 6, 1)).float()
+    penalty = ao.Permutation(pairs=9, relative=True) if law == "relative" else LAWS[law][0]
+    for forgets in (0.0, 1.0):
+        state = {"forgets": torch.full((4, 1), forgets), "total": torch.ones(4, 1)}
+        value = penalty(r.scan(elements, state=state), generator=torch.Generator().manual_seed(0))
+        assert (value > 0) == (forgets > 0)
+
+
 def test_a_single_pair_that_does_not_commute_at_a_reachable_state_is_caught(generator) -> None:
     def step(element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         odd_one_out = (state == 3) & (element == 4)  # only after 3, only for 4

@@ -301,7 +301,8 @@ class _Batch:
         """End states of the first ``length [R]`` elements of each ``sample [R]`` in the order ``order [R, T]``."""
         longest = int(length.max())
         chosen = reorder(self.elements[sample], order[:, :longest])
-        return self.recurrence.scan_unchecked(chosen, length).last
+        state = self.scanned.starts(sample) if self.scanned is not None and self.scanned.continued else None
+        return self.recurrence.scan_unchecked(chosen, length, state=state).last
 
     def spread(self) -> Tensor:
         """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖².

@@ -56,7 +56,8 @@ class Trajectory:
     ``last``: the state after each sample's own last element. ``at(index)``: states after that many elements.
     ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
     sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
-    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping.
+    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping; ``continued``
+    that it went on from a given state, not from the recurrence's start.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class Trajectory:
         select: Callable[[Tensor], State] | None,
         layout: _Layout,
         dropped: bool,
+        continued: bool,
     ) -> None:
         self.recurrence = recurrence
         self.elements = elements
         self.lengths = lengths
         self.last = last
         self.dropped = dropped
+        self.continued = continued
         self._start = start
         self._select = select
         self._layout = layout
@@ -103,9 +106,13 @@ class Trajectory:
         every = torch.arange(longest + 1, device=self.elements.device)
         return self.at(every.expand(batch, longest + 1))
 
+    def starts(self, sample: Tensor) -> State:
+        """The states in which the scan of ``sample [R]`` began, as a state of batch R."""
+        return tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
+
     def rows(self, sample: Tensor, count: Tensor) -> State:
         """States of ``sample [R]`` after ``count [R]`` elements, as a state of batch R (no checks)."""
-        start = tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
+        start = self.starts(sample)
         if self._select is None:
             return start
         if self.lengths is not None:
@@ -253,9 +260,9 @@ class Recurrence(nn.Module):
         start = self.start(elements.shape[0]) if state is None else state
         layout = _Layout(elements, lengths)
         if not layout.sizes:
-            return Trajectory(self, elements, lengths, start, start, None, layout, False)
+            return Trajectory(self, elements, lengths, start, start, None, layout, False, state is not None)
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
-        return Trajectory(self, elements, lengths, start, last, select, layout, dropped)
+        return Trajectory(self, elements, lengths, start, last, select, layout, dropped, state is not None)
 
     # What each kind of recurrence fills in.
     def _zeros(self, batch_size: int) -> State:
