@@ -397,7 +397,14 @@ def test_config_round_trip() -> None:
             ValueError,
             "brings its own elements",
         ),
-        (lambda: ao.SIRE()(nn.Linear(2, 2), torch.zeros(3, 5, 2)), ValueError, "an own step needs start="),
+        (lambda: ao.SIRE()(nn.Linear(2, 2), torch.zeros(3, 5, 2)), ValueError, "Linear has no recurrence to penalise"),
+        (
+            lambda: ao.SUB()(ao.SetTransformer(2, 1), torch.zeros(3, 5, 2)),
+            ValueError,
+            "SetTransformer has no recurrence",
+        ),
+        (lambda: ao.SUB()(ao.JanossyPooling(2, 1, k=2), torch.zeros(3, 5, 2)), ValueError, "has no recurrence"),
+        (lambda: ao.SUB()(lambda e, s: s, torch.zeros(3, 5, 2)), ValueError, "an own step needs start="),
     ],
 )
 def test_bad_input_gets_one_clear_error(call, error, match) -> None:

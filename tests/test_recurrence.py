@@ -345,6 +345,7 @@ def test_tree_map_keeps_named_tuples_lists_and_dicts() -> None:
 
 
 GRU = nn.GRU(2, 4)
+OWN = ao.recurrence(lambda element, state: {"h": state["h"] + element}, start={"h": torch.zeros(1, 2)})
 X = torch.zeros(3, 5, 2)
 
 
@@ -373,6 +374,24 @@ X = torch.zeros(3, 5, 2)
         (lambda r: ao.recurrence(r, start=torch.zeros(1, 4)), ValueError, "has its start state already"),
         (lambda r: ao.recurrence(GRU, start=torch.zeros(2, 4)), ValueError, "state of batch 1"),
         (lambda r: ao.recurrence(GRU, start=(1.0,)), TypeError, "start must hold tensors only; got float"),
+        (
+            lambda r: ao.recurrence(GRU, start=torch.zeros(1, 5)),
+            ValueError,
+            r"start must be .* got \[1, 5\]",
+        ),
+        (lambda r: ao.recurrence(GRU, start=torch.zeros(1, 1, 4)), ValueError, r"\[1, 4\]; got \[1, 1, 4\]"),
+        (
+            lambda r: ao.recurrence(GRU, start=lambda n: torch.zeros(n, 5)).scan(X),
+            ValueError,
+            r"start\(batch\) must",
+        ),
+        (lambda r: ao.recurrence(nn.LSTM(2, 4), start=torch.zeros(1, 4)), ValueError, r"tuple\(\[1, 4\], \[1, 4\]\)"),
+        (
+            lambda r: r.scan(X, state=(X[:, 0], X[:, 0])),
+            ValueError,
+            r"state must be .* \[3, 4\]; got tuple",
+        ),
+        (lambda r: OWN.scan(X, state=torch.zeros(3, 2)), ValueError, r"recurrence, \{'h': \[3, 2\]\}; got \[3, 2\]"),
     ],
 )
 def test_bad_input_gets_one_clear_error(call, error, match) -> None:

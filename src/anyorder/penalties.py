@@ -267,6 +267,11 @@ class _Batch:
                 padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
                 elements = elements.masked_fill(padding[:, :, None], 0)
             return cls(inner, subject.encode(elements), lengths)  # type: ignore[operator]
+        if isinstance(subject, nn.Module) and not isinstance(subject, (Recurrence, nn.RNNBase, nn.RNNCellBase)):
+            raise InputError(
+                f"{type(subject).__name__} has no recurrence to penalise; pass a model that has one and encodes, such "
+                "as RecurrentSetModel, one of torch's modules and cells, or anyorder.recurrence(step, start=…)"
+            )
         wrapped = recurrence(subject)
         wrapped._check_elements(elements)
         return cls(wrapped, elements, lengths)

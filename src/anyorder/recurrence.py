@@ -215,7 +215,7 @@ class Recurrence(nn.Module):
         batch_size = whole_number("batch_size", batch_size)
         if self._start_call is not None:
             state = self._start_call(batch_size)
-            _require_batch(state, batch_size, "start(batch)")
+            self._require_state(state, batch_size, "start(batch)")
             return state
         if self._start_names is None:
             return self._zeros(batch_size)
@@ -243,7 +243,7 @@ class Recurrence(nn.Module):
         self._check_elements(elements)
         require_finite(elements, lengths)
         if state is not None:
-            _require_batch(state, elements.shape[0], "state")
+            self._require_state(state, elements.shape[0], "state")
         return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
 
     def scan_encoded(
@@ -264,7 +264,22 @@ class Recurrence(nn.Module):
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
         return Trajectory(self, elements, lengths, start, last, select, layout, dropped, state is not None)
 
+    def _require_state(self, state: State, batch: int, name: str) -> None:
+        for leaf in tree_leaves(state):
+            if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
+                got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+                raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
+        like = self._like(batch)
+        if like is not None and _shapes(like) != _shapes(state):
+            raise InputError(
+                f"{name} must be a state of this recurrence, {_spell(_form(like))}; got {_spell(_form(state))}"
+            )
+
     # What each kind of recurrence fills in.
+    def _like(self, batch_size: int) -> State | None:
+        """A state of the form they all have; None where the step alone knows it."""
+        return None if self._start_call is not None else self.start(batch_size)
+
     def _zeros(self, batch_size: int) -> State:
         raise InputError("an own step needs start=: a state of batch 1, or a callable(batch_size)")
 
@@ -432,6 +447,8 @@ class NativeRecurrence(Recurrence):
             self._kernel, self._cell = torch.rnn_relu, torch.rnn_relu_cell
         else:
             self._kernel, self._cell = torch.rnn_tanh, torch.rnn_tanh_cell
+        if self._start_names is not None:
+            self._require_state(self.start(1), 1, "start")
 
     @property
     def is_lstm(self) -> bool:
@@ -454,6 +471,9 @@ class NativeRecurrence(Recurrence):
         if not self.is_lstm:
             return cell
         return weight.new_zeros(*axes, getattr(self.module, "proj_size", 0) or self.module.hidden_size), cell
+
+    def _like(self, batch_size: int) -> State:
+        return self._zeros(batch_size)
 
     def _check_elements(self, elements: Tensor) -> None:
         expected = self.module.input_size
@@ -658,11 +678,13 @@ def _own_forward(module: nn.Module) -> str | None:
     return "has hooks (weight_norm and spectral_norm set some)" if any(hooks) else None
 
 
-def _require_batch(state: State, batch: int, name: str) -> None:
-    for leaf in tree_leaves(state):
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
-            got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
+def _shapes(state: State) -> Any:
+    """Structure and shapes, a list being as good as a tuple."""
+    if isinstance(state, dict):
+        return {key: _shapes(value) for key, value in state.items()}
+    if isinstance(state, (tuple, list)):
+        return ["parts", *map(_shapes, state)]
+    return state.shape
 
 
 def _form(state: State) -> Any:
