@@ -22,6 +22,16 @@ def test_pad_takes_sets_of_numbers_tensors_and_mixed_types() -> None:
     assert lengths.tolist() == [3, 1]
 
 
+def test_the_dtype_is_that_of_the_elements() -> None:
+    assert ao.pad([[1.0, 2.0], [3]])[0].dtype == torch.float32
+    assert ao.pad([[1, 2], []])[0].dtype == torch.int64
+    assert ao.pad([np.ones(2, "f4"), []])[0].dtype == torch.float32
+    assert ao.pad([[[1.0, 2.0]], np.zeros((0, 2))])[0].dtype == torch.float32
+    assert ao.pad([np.ones(2)])[0].dtype == ao.pad([list(np.ones(2))])[0].dtype == torch.float64
+    assert ao.pad([[], []])[0].dtype == torch.float32
+    assert ao.RecurrentSetModel(1, 1)(*ao.pad([[1.0, 2.0], [3.0], []])).shape == (3, 1)
+
+
 def test_pad_is_differentiable() -> None:
     part = torch.ones(2, 1, requires_grad=True)
     ao.pad([part, torch.zeros(3, 1)])[0].sum().backward()
