@@ -62,14 +62,20 @@ def test_the_mean_of_many_draws_is_the_expectation_of_the_law(name: str, law: st
     assert_mean_of_draws(values, expected)
 
 
-def test_a_wrong_law_of_the_prefix_length_would_be_caught() -> None:
+def test_a_wrong_law_of_the_prefix_length_would_be_caught(generator) -> None:
     """The gap of the weighted count grows ninefold with each element of the prefix."""
-    r, x = weighted_count().double(), torch.randn(5, 2, dtype=torch.float64)
+    r, x = weighted_count(1).double(), torch.tensor([[0.0], [1.0], [0.0], [1.0], [0.0]], dtype=torch.float64)
     gaps = []
     for m in range(4):
         s = end(r, x[:m])
-        gaps.append(squared_gap(end(r, x[[3, 4]], s), end(r, x[[4, 3]], s)))
+        gaps.append(squared_gap(end(r, x[[m, m + 1]], s), end(r, x[[m + 1, m]], s)))
     assert gaps[3] / gaps[0] == pytest.approx(9**3)
+    penalty = ao.SIRE(states="prefix", window=1, pairs=200)
+    values = [float(penalty(r, x[None], generator=generator)) for _ in range(60)]
+    assert_mean_of_draws(values, mean(gaps))
+    for wrong in (gaps[:-1], gaps[1:], [*gaps, 0.0], [*gaps, gaps[3]]):
+        with pytest.raises(AssertionError):
+            assert_mean_of_draws(values, mean(wrong))
 
 
 def test_partners_from_the_batch_follow_their_law(generator) -> None:
@@ -100,12 +106,13 @@ def test_partners_never_come_from_the_sample_itself(generator) -> None:
         assert set(drawn.tolist()) == {0.0, 1.0, 2.0}
 
 
-@pytest.mark.parametrize("law", EVERY)
+@pytest.mark.parametrize("law", [*EVERY, "relative", "relative-sub"])
 @pytest.mark.parametrize("name", ["gru", "lstm-2-layers", "own-dict"])
 def test_gradients_pass_gradcheck(name: str, law: str) -> None:
     r = make(name)
     elements, lengths = ao.pad(samples([3, 2, 4]))
-    penalty = EVERY[law]
+    relative = {"relative": ao.SIRE(states="prefix", relative=True), "relative-sub": ao.SUB(relative=True)}
+    penalty = {**EVERY, **relative}[law]
     inputs = [elements.requires_grad_(), *r.parameters()]
 
     def value(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
@@ -177,11 +184,14 @@ def test_padding_of_nan_changes_neither_value_nor_gradient(law: str) -> None:
         torch.testing.assert_close(clean, with_nan, rtol=0, atol=0)
 
 
-def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike() -> None:
+def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike(generator) -> None:
     """Theorem 2, on a recurrence that is invariant without looking it: state (sum mod 3) in floats."""
     r = ao.recurrence(lambda e, s: torch.remainder(s + e, 3), start=torch.zeros(1, 1))
     x = torch.tensor([[1.0], [2.0], [2.0], [0.0], [1.0], [2.0]])
     assert expected_subset_sire(r, x[:5]) == 0.0
+    for penalty in (ao.SIRE(pairs=200), ao.SIRE(states="prefix", pairs=200), ao.Permutation(pairs=200)):
+        assert penalty(r, x[None], generator=generator) == 0.0
+        assert penalty(ao.recurrence(lambda e, s: 2 * s + e, start=torch.zeros(1, 1)), x[None]) > 0.0
     ends = {end(r, x[list(order)]).item() for order in itertools.permutations(range(6))}
     assert len(ends) == 1
 
