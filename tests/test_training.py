@@ -14,6 +14,7 @@ import textwrap
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -718,6 +719,12 @@ def test_long_sets_are_read_in_small_batches():
 def test_every_setting_is_checked_at_construction(options, message):
     with pytest.raises(ao.InputError, match=message):
         TrainConfig(**options)
+
+
+def test_numbers_of_numpy_are_settings_like_others():
+    assert type(TrainConfig(epochs=np.int64(3), window=np.int32(4)).epochs) is int
+    options = {"epochs": np.int64(3), "batch_size": np.int64(16), "patience": np.int64(2)}
+    assert json.loads(json.dumps(TrainConfig(**options).to_dict()))["patience"] == 2
 
 
 def test_what_train_refuses():

@@ -150,7 +150,7 @@ def _digest(data: SetData | None) -> str | None:
     for part in (data.elements, data.offsets, data.targets, data.weights):
         digest.update(repr(None if part is None else (part.dtype, part.shape)).encode())
         if part is not None and part.numel():
-            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

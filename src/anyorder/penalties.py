@@ -38,7 +38,7 @@ class _Penalty:
     relative: bool
 
     def __post_init__(self) -> None:
-        whole_number("pairs", self.pairs)
+        object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
         if not isinstance(self.relative, bool):
             raise InputTypeError(f"relative must be True or False; got {self.relative!r}")
 
@@ -110,7 +110,7 @@ class SIRE(_Penalty):
         one_of("partners", self.partners, ["sample", "batch"])
         if self.window is None:
             return
-        whole_number("window", self.window)
+        object.__setattr__(self, "window", whole_number("window", self.window))
         if self.states == "subset":
             raise InputError(
                 "window limits how far apart two elements of the given order may be, and states='subset' draws "

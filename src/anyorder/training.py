@@ -94,25 +94,19 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("epochs", self.epochs)
-        whole_number("batch_size", self.batch_size)
+        least = {"plateau_patience": 0, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
+        for name in ("epochs", "batch_size", "patience", *least):
+            if (value := getattr(self, name)) is not None or name not in ("patience", "window"):
+                object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
         real_number("learning_rate", self.learning_rate, above=0)
         real_number("weight_decay", self.weight_decay, at_least=0)
         one_of("schedule", self.schedule, ["one-cycle", "plateau", "constant"])
-        whole_number("plateau_patience", self.plateau_patience, minimum=0)
         real_number("plateau_factor", self.plateau_factor, above=0, below=1)
         if self.clip is not None:
             real_number("clip", self.clip, above=0)
         one_of("order", self.order, ["keep", "shuffle"])
-        if self.window is not None:
-            whole_number("window", self.window, minimum=2)
-        if self.patience is not None:
-            whole_number("patience", self.patience)
-        whole_number("seed", self.seed, minimum=0)
-        whole_number("gap_every", self.gap_every, minimum=0)
-        whole_number("gap_samples", self.gap_samples, minimum=2)
         real_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("mixed_precision", self.mixed_precision, [None, "no", "fp16", "bf16"])
 
