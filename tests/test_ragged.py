@@ -45,6 +45,8 @@ def test_pad_is_differentiable() -> None:
         ("abc", TypeError, "a list of arrays"),
         (3, TypeError, "a list of arrays"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], ValueError, "array 0 has 3, array 1 has 4"),
+        ([np.zeros((0, 2)), np.zeros((2, 3)), np.zeros((2, 4))], ValueError, "array 1 has 3, array 2 has 4"),
+        ([np.zeros((0, 2)), np.zeros((0, 3))], ValueError, "array 0 has 2, array 1 has 3"),
         ([np.zeros((2, 3, 4))], ValueError, r"array 0 must have shape \[n, D\] or \[n\]; got \[2, 3, 4\]"),
         ([[1.0], ["a"]], TypeError, "array 1 is not an array of numbers"),
         ([np.zeros((2, 0))], ValueError, "at least one feature"),

@@ -747,6 +747,8 @@ def test_what_train_refuses():
         trained(data, start=ao.SetTransformer(1, 1), window=4)
     with pytest.raises(ao.InputError, match="tensorboard=True needs a workdir"):
         trained(data, tensorboard=True)
+    with pytest.raises(TypeError, match=r"penalty must be a penalty, such as anyorder.SIRE\(\).*; got 'sire'"):
+        trained(data, penalty="sire", penalty_weight=1.0)
     with pytest.raises(ao.InputError, match="unlabelled must have the 1 features of data; got 3"):
         trained(data, unlabelled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
     with pytest.raises(ao.InputError, match=r"device must be 'auto' or one torch has here, .*; got 'cdua'"):

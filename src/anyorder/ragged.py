@@ -28,20 +28,18 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     if len(arrays) == 0:
         raise InputError("pad needs at least one array; got an empty list")
     sets = [_as_set(array, index) for index, array in enumerate(arrays)]
-    features = {s.shape[1] for s in sets if s.shape[0] > 0} or {s.shape[1] for s in sets}
-    if len(features) > 1:
-        first = next(s.shape[1] for s in sets if s.shape[0] > 0)
-        odd = next(i for i, s in enumerate(sets) if s.shape[0] > 0 and s.shape[1] != first)
-        raise InputError(
-            f"every array must have the same number of features; array 0 has {first}, "
-            f"array {odd} has {sets[odd].shape[1]}"
-        )
-    width = features.pop()
+    filled = [i for i, s in enumerate(sets) if s.shape[0] > 0] or list(range(len(sets)))
+    width = sets[filled[0]].shape[1]
+    for i in filled:
+        if sets[i].shape[1] != width:
+            raise InputError(
+                f"every array must have the same number of features; array {filled[0]} has {width}, "
+                f"array {i} has {sets[i].shape[1]}"
+            )
     if width == 0:
         raise InputError("arrays must have at least one feature; got arrays [n, 0]")
     lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
-    dtypes = [s.dtype for s in sets if s.shape[0] > 0] or [s.dtype for s in sets]
-    dtype = reduce(torch.promote_types, dtypes)
+    dtype = reduce(torch.promote_types, [sets[i].dtype for i in filled])
     elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
     for row, s in enumerate(sets):
         elements[row, : s.shape[0]] = s

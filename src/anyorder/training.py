@@ -228,6 +228,8 @@ def train(
         raise InputError("validation must have targets; got a SetData without")
     if validation is None and (config.patience is not None or metric is not None):
         raise InputError("patience and metric need validation data; got validation=None")
+    if penalty is not None and not callable(penalty):
+        raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if isinstance(loss, str):
