@@ -150,6 +150,16 @@ def test_every_model_of_the_library_by_name(name):
     assert np.isfinite(fitted.predict(X)).all()
 
 
+def test_probabilities_of_a_model_that_votes_are_the_shares_of_its_votes():
+    X, _ = ragged_sums(30)
+    y = np.arange(30) % 3
+    options = {"hidden": 4, "combine": "vote", "orderings": 5}
+    voter = classifier(model="janossy", penalty=None, model_options=options, epochs=1).fit(X, y)
+    shares = voter.predict_proba(X) * 5
+    np.testing.assert_allclose(shares, shares.round(), atol=1e-5)
+    np.testing.assert_allclose(shares.sum(1), 5, rtol=1e-6)
+
+
 def test_integer_sets_may_be_embedded():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 5, (40, 4))

@@ -350,9 +350,9 @@ class SetClassifier(ClassifierMixin, _SetEstimator):
     def _out_features(self) -> int:  # type: ignore[override]
         return len(self.classes_)
 
-    @staticmethod
-    def _finish(output: Tensor) -> Tensor:
-        return output.softmax(1)
+    def _finish(self, output: Tensor) -> Tensor:
+        votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes, which add up to 1
+        return output if votes else output.softmax(1)
 
     def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
         y = column_or_1d(y, warn=True)

@@ -175,7 +175,7 @@ class PygGRU(_Adapter):
     name = "pyg-gru"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.GRUAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -186,7 +186,7 @@ class PygLSTM(_Adapter):
     name = "pyg-lstm"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.LSTMAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -198,7 +198,7 @@ class PygLCM(_Adapter):
     name = "pyg-lcm"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.LCMAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -212,8 +212,8 @@ class PygSetTransformer(_Adapter):
     def __init__(
         self, in_features: int, out_features: int, hidden: int = 64, heads: int = 4, *, embedding: Any = None
     ) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
-        if hidden % whole_number("heads", heads):
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        if hidden % (heads := whole_number("heads", heads)):
             raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
         self.lift = nn.Linear(self.door.features, hidden)
         self.aggregation = aggr.SetTransformerAggregation(hidden, heads=heads)
@@ -229,7 +229,7 @@ class PygSet2Set(_Adapter):
     def __init__(
         self, in_features: int, out_features: int, hidden: int = 64, steps: int = 3, *, embedding: Any = None
     ) -> None:
-        super().__init__(in_features, out_features, 2 * whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, 2 * (hidden := whole_number("hidden", hidden)), embedding)
         self.lift = nn.Linear(self.door.features, hidden)
         self.aggregation = aggr.Set2Set(hidden, whole_number("steps", steps))
         self._built_with(hidden=hidden, steps=steps, embedding=embedding)
