@@ -111,3 +111,20 @@ def test_the_paper_map_names_tests_that_exist() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
     for name in re.findall(r"`(?:test_\w+\.py::)?(test_\w+)(?:\[[^\]]*\])?`", (ROOT / "docs" / "paper.md").read_text()):
         assert f"def {name}(" in source or (ROOT / "tests" / f"{name}.py").exists(), name
+
+
+def test_the_results_table_of_the_readme_is_the_generated_one() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from copy_results import with_results
+    finally:
+        sys.path.pop(0)
+    readme, results = ((ROOT / name).read_text() for name in ("README.md", "results/RESULTS.md"))
+    assert with_results(readme, results) == readme, "make results"
+    assert "| parity |" in readme
+    assert "| other |" in with_results(readme, "| experiment |\n|---|\n| other |\n\nrest")
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []
