@@ -22,6 +22,7 @@ from anyorder.tables import SetData
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
+LAST_BIT = "in single precision the size of a batch may move a prediction's last bit, 1.2e-7 near 1; 1e-7 is allowed"
 EXPECTED_FAILURES = {
     "check_n_features_in": SETS,
     "check_n_features_in_after_fitting": SETS,
@@ -41,7 +42,7 @@ QUICK = {
 def expected_failures(estimator):
     if isinstance(estimator, ao.SetClassifier):
         return {**EXPECTED_FAILURES, "check_classifiers_train": SETS}  # asks for an error when T changes
-    return EXPECTED_FAILURES
+    return {**EXPECTED_FAILURES, "check_methods_subset_invariance": LAST_BIT}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")

@@ -142,7 +142,7 @@ def _explore(r: Any, letters: Tensor, max_length: int, max_states: int) -> _Tabl
             chunk = tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], frontier)
             size = _batch(chunk)
             for a in range(k):
-                state = r.step(letters[a].expand(size, -1), tree_map(torch.clone, chunk))  # a step may write into it
+                state = r.step(letters[a].expand(size, -1), chunk)
                 steps += size
                 new = []
                 for row, key in enumerate(_keys(state)):

@@ -332,7 +332,7 @@ def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | N
 
 
 def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, SetData]:
-    """The ``fraction`` of ``data`` that keeps its labels (each class of two or more at least once), and the rest without."""
+    """The ``fraction`` of ``data`` that keeps its labels (each class of two or more does), and the rest without."""
     rest, labelled = split_index(data, fraction, seed=seed)
     unlabelled = data.select(rest)
     return data.select(labelled), SetData(unlabelled.elements, unlabelled.offsets)
