@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: demo test lint bench browser clean
+.PHONY: demo test lint bench results browser clean
 
 .venv/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -27,6 +27,10 @@ lint: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python -m benchmarks
+
+results: .venv/base
+	$(BIN)/anyorder report results
+	$(BIN)/python docs/copy_results.py
 
 # Chromium for the tests that open a page in a browser (Debian and its kin, as root).
 browser:

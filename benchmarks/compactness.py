@@ -98,7 +98,7 @@ def parameters(width: int) -> int:
 
 
 def draw(found: dict[int, int], folder: Path = FIGURES) -> None:
-    """Width and parameters against n, as ``compactness.svg`` and ``.png``."""
+    """Width and parameters against n, as ``compactness.svg``."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -121,8 +121,7 @@ def draw(found: dict[int, int], folder: Path = FIGURES) -> None:
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    for kind in ("svg", "png"):
-        figure.savefig(folder / f"compactness.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(folder / "compactness.svg", metadata={"Date": None})
     plt.close(figure)
 
 

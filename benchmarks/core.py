@@ -167,18 +167,29 @@ def _long_sequences(size: dict[str, int], repetitions: int, n: int) -> dict[str,
 
 def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:
     gru, lstm = Trainer(n=100, **size), Trainer(n=100, kind=nn.LSTM, **size)
+    small = Trainer(n=10 if size else 140, **(size or {"hidden": 32, "batch": 32}))
+    long = Trainer(n=20 if size else 784, **(size or {"hidden": 128, "batch": 32}))
     seconds = medians(
         {
             "nn.GRU": gru.torch_module,
             "scan": gru.plain,
+            "nn.GRU, small": small.torch_module,
+            "scan, small": small.plain,
+            "nn.GRU, long": long.torch_module,
+            "scan, long": long.plain,
             "nn.LSTM": lstm.torch_module,
             "lstm kept": lstm.states_kept,
         },
         repetitions,
     )
+    what = "training step on recurrence.scan over the same on nn.GRU"
     return {
-        "scan_over_nn_gru": entry(
-            seconds["scan"] / seconds["nn.GRU"], "training step on recurrence.scan over the same on nn.GRU", goal=1.05
+        "scan_over_nn_gru": entry(seconds["scan"] / seconds["nn.GRU"], what, goal=1.05),
+        "scan_over_nn_gru_small": entry(
+            seconds["scan, small"] / seconds["nn.GRU, small"], f"{what}: 32 units, batch 32, n = 140"
+        ),
+        "scan_over_nn_gru_long": entry(
+            seconds["scan, long"] / seconds["nn.GRU, long"], f"{what}: 128 units, batch 32, n = 784"
         ),
         "lstm_scan_over_nn_lstm": entry(
             seconds["lstm kept"] / seconds["nn.LSTM"],

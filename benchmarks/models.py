@@ -152,7 +152,7 @@ def growth(table: dict[str, dict[int, float]]) -> dict[str, dict[str, Any]]:
 
 
 def draw(results: dict[str, dict[str, Any]], table: dict[str, dict[int, float]], sizes: list[int]) -> None:
-    """The ratios (``model_costs``) and the cost of one more element (``one_more_element``), SVG and PNG."""
+    """The ratios (``model_costs``) and the cost of one more element (``one_more_element``)."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -184,9 +184,7 @@ def draw(results: dict[str, dict[str, Any]], table: dict[str, dict[int, float]],
 
 def _save(figure: Any, name: str) -> None:
     (DOCS / "figures").mkdir(parents=True, exist_ok=True)
-    for kind in ("svg", "png"):
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(DOCS / "figures" / f"{name}.{kind}", dpi=150, metadata=metadata)
+    figure.savefig(DOCS / "figures" / f"{name}.svg", metadata={"Date": None})
 
 
 def table_of(results: dict[str, dict[str, Any]]) -> str:

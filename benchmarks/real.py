@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from anyorder.paper.real_experiments import REAL_EXPERIMENTS
-from anyorder.paper.real_runs import SHUFFLED, build_model, build_penalty, rate_over_plain_torch
+from anyorder.paper.real_runs import build_model, build_penalty, rate_over_plain_torch
+from anyorder.paper.trials import SHUFFLED
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig
 from benchmarks.timing import entry

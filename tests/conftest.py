@@ -1,6 +1,9 @@
-"""Shared by all tests: one thread a process, so that parallel workers do not fight for cores."""
+"""Shared by all tests: one thread a process, and a home that is not the user's."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -8,6 +11,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ["ANYORDER_HOME"] = tempfile.mkdtemp(prefix="anyorder-tests-")
+atexit.register(shutil.rmtree, os.environ["ANYORDER_HOME"], ignore_errors=True)
 
 
 @pytest.fixture

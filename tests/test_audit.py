@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import tracemalloc
 from itertools import permutations, product
@@ -15,7 +16,7 @@ from torch import nn
 
 import anyorder as ao
 from anyorder import known
-from anyorder.estimates import bootstrap_interval
+from anyorder.estimates import bootstrap_interval, rate_interval
 from anyorder.ordering_search import search_orderings
 
 MEAN_DISTANCE = 2 / math.sqrt(math.pi)  # E|a − b| of two standard normal numbers
@@ -134,7 +135,8 @@ def test_sums_are_told_to_ignore_order():
     x = torch.randint(-9, 9, (50, 8, 2), generator=rng()).float()
     report = ao.audit(total, x, generator=rng())
     assert report.output_gap == report.flip_rate == report.worst_gap == 0
-    assert report.output_gap_ci == report.flip_rate_ci == (0.0, 0.0)
+    assert report.output_gap_ci == (0.0, 0.0)
+    assert report.flip_rate_ci == pytest.approx((0.0, 1 - 0.025 ** (1 / 50)))
     assert set(report.by_distance.values()) == set(report.by_position.values()) == {0.0}
     assert str(report).startswith("Order does not matter.")
     rounded = ao.audit(total, torch.randn(50, 40, 1, generator=rng()), generator=rng())
@@ -163,6 +165,60 @@ def test_intervals_cover_the_truth():
         distances.append(low <= MEAN_DISTANCE / (n - 1) <= high)
     for count in (covered, flips_covered, sum(distances)):
         assert 180 <= count <= 198
+
+
+def test_the_interval_of_rare_flips_covers_the_truth_too():
+    """The class is whether the last of four numbers exceeds 0.98: a fifth of such audits of 20 sets see no flip."""
+    truth = 2 * 0.02 * 0.98 * 3 / 4
+    covered, unseen = 0, 0
+    for repetition in range(100):
+        x = torch.rand(20, 4, 1, generator=rng(repetition))
+        report = ao.audit(lambda e: e[:, -1] > 0.98, x, task="classification", search=0, generator=rng(repetition))
+        low, high = report.flip_rate_ci
+        assert low < high
+        covered += low <= truth <= high
+        unseen += report.flip_rate == 0
+    assert unseen >= 10
+    assert covered >= 90
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, (0.0, 0.1684)), (1.0, (0.8316, 1.0)), (0.5, (0.4158, 0.5842))])
+def test_equal_rates_have_exact_bounds(rate, expected):
+    assert rate_interval(np.full(20, rate), np.random.default_rng(0)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_one_set_has_no_interval_and_nothing_to_compare_with(tmp_path):
+    x = np.random.default_rng(0).standard_normal((1, 5, 1))
+    report = ao.audit(last, x, generator=rng())
+    assert report.output_gap_ci is report.by_size[5].ci is None
+    assert str(report).startswith("Order matters. A random order moves the output by")
+    assert "There is one set only, so there is no difference between sets to compare this with." in str(report)
+    assert "interval" not in str(report)
+    json.dumps(report.to_dict(), allow_nan=False)
+    report.html(tmp_path / "one.html")
+    report.plot(tmp_path / "one.png")
+    page = (tmp_path / "one.html").read_text()
+    assert "95 % interval –" in page
+    assert not re.search(r">\s*(inf|nan|None)\b", page)
+    alike = ao.audit(last, np.tile(x, (3, 1, 1)), generator=rng())
+    assert "All sets get the same output, so" in str(alike)
+    rounded = ao.audit(total, torch.rand(1, 10, 1, generator=rng()), generator=rng())
+    assert "no practical difference" in str(rounded)
+    assert "while the output itself is about" in str(rounded)
+    assert "nothing to compare the effect of order with" in str(ao.compare({"last": last}, x, generator=rng()))
+
+
+def test_the_verdict_says_only_what_was_done():
+    x = np.ones((6, 3, 1))
+    sizes = [1, 3, 1, 2, 0, 3]
+    assert "None of the 12 random orderings of 3 sets changed the output at all." in str(
+        ao.audit(total, x, sizes, permutations=4, search=0, generator=rng())
+    )
+    assert "and no ordering of the search, changed" in str(ao.audit(total, x, sizes, generator=rng()))
+    assert str(ao.audit(total, x, np.ones(6, int), generator=rng())).startswith("There is nothing to reorder.")
+    report = ao.audit(last, torch.randn(2000, 30, 1), permutations=10000, seconds=0.05, search=0, generator=rng())
+    assert report.permutations < 10000
+    assert {case.tried for case in report.worst} == {report.permutations}
 
 
 def test_bootstrap_of_a_mean_agrees_with_theory():
@@ -544,6 +600,12 @@ def test_labels_of_a_classification_are_checked():
         ao.audit(total, x, labels=[0.5, 1, 1])
     with pytest.raises(ao.InputError, match=r"must have shape \[N\]; got \[3, 2\]"):
         ao.audit(total, x, labels=np.zeros((3, 2), dtype=int))
+    scores = np.random.default_rng(0).standard_normal((3, 4, 1))
+    for labels in ([-1, 1, 1], [1, 2, 1]):
+        with pytest.raises(ao.InputError, match=rf"must be 0 and 1, .* map them, as in labels == {max(labels)}"):
+            ao.audit(last, scores, labels=labels, task="classification")
+    signs = ao.audit(lambda e: np.sign(last(e)), scores, labels=np.sign(scores[:, -1, 0]), task="classification")
+    assert signs.accuracy == 1.0  # class numbers, whatever they are
     named = ao.audit(total, x, labels=["a", "a", "b"], class_names=["a", "b"], generator=rng())
     assert named.accuracy == pytest.approx(2 / 3)
 
@@ -601,5 +663,7 @@ def test_compare_refusals():
         ao.compare([last], np.zeros((3, 4, 1)))
     with pytest.raises(ao.InputError, match="at least one predictor"):
         ao.compare({}, np.zeros((3, 4, 1)))
+    with pytest.raises(ao.InputError, match="'two' is audited as classification, 'one' as regression"):
+        ao.compare({"two": lambda e: np.concatenate([last(e)] * 2, 1), "one": last}, np.ones((3, 4, 1)))
     with pytest.raises(ao.InputError, match="model 'bad': predict failed"):
         ao.compare({"bad": lambda e: 1 / 0}, np.zeros((3, 4, 1)))

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks.__main__ import PARTS, RESULTS, main
 from benchmarks.timing import entry, medians
 
+import anyorder as ao
+
 ROOT = Path(__file__).parent.parent
-QUICK = ["core", "growth", "real"]  # the others are run by the tests of what they measure
+QUICK = ["core", "growth", "real", "loop", "scale"]  # models and compactness: tests/test_model_benchmarks.py
 
 
 @pytest.mark.parametrize("part", QUICK)
@@ -22,6 +25,7 @@ def test_a_quick_run_gives_well_formed_entries(part: str) -> None:
 
 
 def test_every_part_can_be_run() -> None:
+    assert set(PARTS) == {*QUICK, "models", "compactness"}
     for part in PARTS:
         assert callable(importlib.import_module(f"benchmarks.{part}").run)
 
@@ -61,3 +65,38 @@ def test_the_kept_results_hold_every_figure_the_documentation_names() -> None:
     named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs" / "cost.md").read_text())
     for name in [*required, *named]:
         assert name in kept, name
+
+
+def test_the_speeds_the_documentation_quotes_are_those_kept() -> None:
+    kept = {name: measured["value"] for name, measured in json.loads(RESULTS.read_text()).items()}
+    page = (ROOT / "docs" / "cost.md").read_text()
+    for ending in ("_plain", "_sire_prefix_[0-9]+", "_sire"):
+        values = [value for name, value in kept.items() if re.fullmatch(f"step_rate_[a-z0-9_]+?{ending}", name)]
+        assert f"{min(values):.2f} to {max(values):.2f}" in page, ending
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [
+        (ao.SIRE(states="prefix", window=1, pairs=500), lambda n: 2),
+        (ao.SIRE(states="prefix", window=4, pairs=500), lambda n: 3),
+        (ao.SIRE(states="subset", pairs=500), lambda n: n / 2 + 3),
+        (ao.SUB(pairs=500), lambda n: n + 2),
+        (ao.Permutation(pairs=500), lambda n: 2 * n),
+    ],
+)
+def test_a_penalty_takes_the_extra_steps_the_documentation_says(penalty, expected, generator) -> None:
+    steps = 0
+
+    def step(element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        steps += len(element)
+        return state + element
+
+    n = 20
+    trajectory = ao.recurrence(step, start=torch.zeros(1, 1)).scan(torch.rand(4, n, 1, generator=generator))
+    steps = 0
+    penalty(trajectory, generator=generator)
+    assert steps / 4 / penalty.pairs == pytest.approx(expected(n), rel=0.03)
+    formula = {2: "| 2P, ", 3: "| 3P |", n / 2 + 3: "| P(n/2 + 3) ", n + 2: "| P(n + 2) ", 2 * n: "| 2Pn |"}
+    assert formula[expected(n)] in (ROOT / "docs" / "cost.md").read_text()

@@ -236,6 +236,62 @@ def test_refusals(change, error, message):
         ao.certify(**arguments)
 
 
+class Places(nn.Module):
+    """An encoder that weighs an element by its place."""
+
+    def forward(self, x):
+        return x * (1 + torch.arange(x.shape[1], dtype=x.dtype))[None, :, None]
+
+
+class Neighbours(nn.Module):
+    """An encoder that adds to each element the one before it."""
+
+    def forward(self, x):
+        return x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+@pytest.mark.parametrize("encoder", [Places(), Neighbours()], ids=["place", "neighbours"])
+def test_an_encoder_that_looks_around_is_refused(encoder):
+    """The sum ignores order, the encoder before it does not: the model's outputs differ."""
+    model, letters = ao.RecurrentSetModel(1, 1, cell=known.sum(), encoder=encoder).eval(), torch.tensor([[1.0], [2.0]])
+    assert model(letters[None]).item() != model(letters.flip(0)[None]).item()
+    with pytest.raises(ao.InputError, match="must treat every element by itself"):
+        ao.certify(model, letters, max_length=4)
+
+
+def test_each_letter_is_encoded_by_itself():
+    model = ao.RecurrentSetModel(2, 1, cell=known.sum(), encoder=nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
+    letters = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    assert ao.certify(model, letters, max_length=2, tolerance=1e-5).invariant
+    with pytest.raises(ao.InputError, match="averages over 3 orderings"):
+        ao.certify(ao.RecurrentSetModel(1, 1, orderings=3), BITS)
+
+
+def test_whole_numbers_beyond_those_of_float64_are_compared_exactly():
+    large = ao.recurrence(lambda e, s: 3 * s + e, start=torch.full((1, 1), 2**55, dtype=torch.int64))
+    bits = torch.tensor([[0], [1]])
+    proof = ao.certify(large, bits, max_length=3)
+    assert not proof.invariant
+    assert proof.max_gap == 8.0  # 100 and 001 in base 3
+    counted = ao.recurrence(lambda e, s: s + e, start=torch.full((1, 1), 2**60, dtype=torch.int64))
+    assert ao.certify(counted, bits, max_length=3).invariant
+
+
+def test_both_parts_of_a_complex_state_count():
+    digits = ao.recurrence(
+        lambda e, s: torch.complex(s.real + e, 10 * s.imag + e), start=torch.zeros(1, 1, dtype=torch.complex64)
+    )
+    proof = ao.certify(digits, torch.tensor([[1.0], [2.0]]), max_length=3)
+    assert not proof.invariant
+    assert proof.max_gap == 99.0
+
+
+def test_a_step_that_writes_into_its_state_gets_no_certificate():
+    digits = ao.recurrence(lambda e, s: s.mul_(10).add_(e), start=torch.zeros(1, 1))
+    with pytest.raises(ao.InputError, match="step must not write into its element or state"):
+        ao.certify(digits, torch.tensor([[1.0], [2.0]]), max_length=3)
+
+
 def test_too_many_states_and_infinite_states_are_refused():
     digits = ao.recurrence(lambda element, state: 10 * state + element, start=torch.zeros(1, 1))
     with pytest.raises(ao.InputError, match="more than max_states = 100 distinct states at length 7"):

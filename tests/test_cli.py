@@ -17,7 +17,9 @@ import pytest
 import torch
 
 import anyorder as ao
-from anyorder import cli, commands
+from anyorder import cli, commands, demo
+from anyorder._files import load_tensors, save_tensors
+from anyorder.checkpoints import Checkpoint
 from anyorder.commands import TableModel
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -124,6 +126,16 @@ def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(run, tmp_path):
     assert os.listdir(tmp_path / "home" / "runs") == []
 
 
+def test_the_commands_on_the_front_page_run(run, tmp_path):
+    visits().rename(columns={"visit": "patient"}).to_csv("visits.csv", index=False)
+    shutil.copy("visits.csv", "new_visits.csv")
+    (block,) = re.findall(r"```sh\n(anyorder train .*?)```", (DOCS.parent / "README.md").read_text(), re.S)
+    for line in block.strip().splitlines():
+        status, out, err = run(line.removeprefix("anyorder "))
+        assert status == 0, err
+        assert "wrote" in out
+
+
 def test_help_and_usage_errors_do_not_wait_for_torch():
     script = """
 import sys
@@ -189,6 +201,20 @@ def test_an_audit_needs_no_target(run, here):
     assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
 
 
+def test_the_page_shows_the_worst_sets_as_they_stand_in_the_table(run, here):
+    rows = visits(dose=lambda r: (1000 + 300 * r["dose"]).round(1))
+    rows.to_csv("raw.csv", index=False)
+    assert run(f"{TRAIN.replace('t.csv', 'raw.csv')} --force")[0] == 0
+    report = commands.audit_table("model", "raw.csv", "a.html", permutations=4)
+    case = report.worst[0]
+    expected = rows.loc[rows["visit"] == int(case.name), ["dose", "drug"]]
+    np.testing.assert_allclose(case.elements[:, 0].astype(float), expected["dose"], rtol=1e-5)
+    assert case.elements[:, 1].tolist() == expected["drug"].tolist()
+    page = (here / "a.html").read_text(encoding="utf-8")
+    assert "Element: dose, drug</caption>" in page
+    assert f"</strong> {expected['dose'].iloc[0]:.3g}, {expected['drug'].iloc[0]}</td>" in page
+
+
 def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path):
     rows = visits(30)
     rows.loc[rows["visit"] == 3, "dose"] = None
@@ -201,6 +227,8 @@ def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path)
     assert status == 0, err
     assert "rows with missing values left out" in out
     assert pd.read_csv("p.csv")["visit"].tolist() == list(range(30))
+    report = commands.audit_table("model", "t.csv", "a.html", permutations=2)
+    assert report.samples == 29  # what is left of a set without rows has no target to be judged by
 
 
 def test_models_without_a_step_are_trained_but_not_exported(run, tmp_path):
@@ -286,6 +314,62 @@ BAD_TABLES = {
 }
 
 
+EARLY = ["--epochs 0", "--learning-rate 0", "--cell gruu", "--validation-fraction 1", "--hidden 10000000"]
+
+
+@pytest.mark.parametrize("option", EARLY)
+def test_bad_settings_are_told_before_the_table_is_read(run, tmp_path, monkeypatch, option):
+    visits().to_csv("t.csv", index=False)
+    monkeypatch.setattr(commands, "learn_table", lambda *a, **k: pytest.fail("the table was read"))
+    assert run(f"{TRAIN} {option}")[0] == 2
+
+
+def test_the_models_offered_are_those_that_can_be_trained(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    _, _, err = run(f"{TRAIN} --model bert")
+    assert "'deepsets'" in err
+    assert "standardised" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        TRAIN.replace("--out model", "--out t.csv/below/model"),
+        "predict model t.csv --out t.csv/p.csv",
+        "audit model t.csv --out t.csv/a.html",
+        "export model --onnx t.csv/m.onnx",
+        "demo --out t.csv/page",
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(run, here, monkeypatch, words):
+    for work in ("learn_table", "open_model", "export_onnx"):
+        monkeypatch.setattr(commands, work, lambda *a, **k: pytest.fail("the work was begun"))
+    monkeypatch.setattr(demo, "SetRegressor", lambda **k: pytest.fail("the work was begun"))
+    status, _, err = run(words)
+    assert status == 2
+    assert "t.csv" in err
+    assert "Not a directory" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["prediction", "probability_up"])
+def test_a_set_id_that_predict_would_write_over_is_refused(run, tmp_path, name):
+    visits().rename(columns={"visit": name}).to_csv("t.csv", index=False)
+    status, _, err = run(TRAIN.replace("--set-id visit", f"--set-id {name}"))
+    assert status == 2
+    assert f"the set-id column is called '{name}', as is a column that anyorder predict writes" in err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_class_whose_rows_are_all_dropped_leaves_a_model_that_opens(run, tmp_path):
+    rows = visits(30)
+    rows.loc[rows["visit"] == 3, ["dose", "outcome"]] = [None, "lost"]
+    rows.to_csv("t.csv", index=False)
+    assert run(f"{TRAIN} --missing drop-row")[0] == 0
+    assert run("predict model t.csv --out p.csv")[0] == 0
+    assert list(pd.read_csv("p.csv")) == ["visit", "prediction", "probability_down", "probability_up"]
+
+
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_bad_tables_end_in_one_line_and_status_2(run, tmp_path, case):
     rows, message = BAD_TABLES[case]
@@ -311,6 +395,9 @@ BAD_WORDS = {
     "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight (a number or auto) must be a number"),
     "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "must be at least 0"),
     "epochs": (f"{TRAIN} --force --epochs 0", "epochs must be at least 1"),
+    "rate": (f"{TRAIN} --force --learning-rate 0", "learning_rate must be above 0"),
+    "hidden": (f"{TRAIN} --force --hidden 10000000", "does not fit into this machine's memory"),
+    "endless hidden": (f"{TRAIN} --force --hidden 10000000000000", "does not fit into this machine's memory"),
     "fraction": (f"{TRAIN} --force --validation-fraction 1", "validation_fraction must be below 1"),
     "seed": (f"{TRAIN} --force --seed=-1", "--seed must be at least 0"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
@@ -323,6 +410,9 @@ BAD_WORDS = {
     "strange output": ("predict model t.csv --out p.xlsx", "p.xlsx must end in .csv or .parquet"),
     "existing page": ("audit model t.csv --out page.html", "page.html exists"),
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
+    "samples": ("audit model t.csv --samples 0 --out a.html", "--samples must be at least 1"),
+    "permutations": ("audit model t.csv --permutations 0 --out a.html", "--permutations must be at least 1"),
+    "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be below 4294967296"),
     "strange label": ("audit model strange.csv --out a.html", "holds 'sideways', which is none of the model's classes"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
     "strange graph": ("export model --onnx m.pt", "must end in .onnx"),
@@ -364,6 +454,43 @@ def test_a_damaged_model_ends_in_one_line_and_status_2(run, here, words, file, c
     assert err.count("\n") == 1
 
 
+def _table(config):
+    return config["preprocessing"]["table"]
+
+
+DAMAGES = {
+    "preprocessing text": lambda c: c.update(preprocessing="x"),
+    "preprocessing list": lambda c: c.update(preprocessing=[1]),
+    "table list": lambda c: c["preprocessing"].update(table=[1]),
+    "classes lists": lambda c: _table(c).update(classes=[["a"], {}]),
+    "no classes": lambda c: _table(c).update(classes=None),
+    "no task": lambda c: _table(c).update(task=None),
+    "no task nor classes": lambda c: _table(c).update(task=None, classes=None),
+    "other task": lambda c: _table(c).update(task="regression"),
+    "huge mean": lambda c: _table(c)["features"][0].update(mean=10**400),
+    "model list": lambda c: c["model"].update(name=["a"]),
+    "model object": lambda c: c["model"].update(name={"a": 1}),
+    "estimator list": lambda c: c["estimator"].update(name=["x"]),
+    "other estimator": lambda c: c["estimator"].update(name="SetRegressor"),
+    "endless seed": lambda c: c["estimator"]["details"]["fitted"].update(seed=float("inf")),
+    "huge seed": lambda c: c["estimator"]["details"]["fitted"].update(seed=2**70),
+    "endless weights": lambda c: c["weights"].update(bytes=float("inf")),
+    "orderings": lambda c: c["model"]["config"]["options"].update(orderings=10**12),
+    "saved classes": lambda c: c.update(classes={"a": 1}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_an_edited_configuration_ends_in_one_line_and_status_2(run, here, case):
+    config = json.loads((here / "model" / "config.json").read_text())
+    DAMAGES[case](config)
+    (here / "model" / "config.json").write_text(json.dumps(config))
+    status, _, err = run("predict model t.csv --out p.csv")
+    assert status == 2
+    assert "the model folder model is damaged" in err
+    assert err.count("\n") == 1
+
+
 def test_a_schema_that_does_not_fit_its_model_is_refused(run, here):
     config = json.loads((here / "model" / "config.json").read_text())
     config["preprocessing"]["table"]["features"].pop()
@@ -373,17 +500,64 @@ def test_a_schema_that_does_not_fit_its_model_is_refused(run, here):
     assert "its table does not fit its model" in err
 
 
-def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch):
+def interrupted_after(monkeypatch, checkpoints):
+    """Training that writes so many checkpoints, one a step, and is then stopped from the keyboard."""
+    written = []
+
+    def due(self):
+        if len(written) == checkpoints:
+            raise KeyboardInterrupt
+        written.append(self.path)
+        return True
+
+    monkeypatch.setattr(Checkpoint, "due", due)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "message"),
+    [(0, "before the first checkpoint; the same command starts afresh"), (1, "with --resume goes on")],
+)
+def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch, checkpoints, message):
     visits().to_csv("t.csv", index=False)
-
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands.SetClassifier, "fit", stop)
-    status, out, err = run(TRAIN)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, checkpoints)
+        status, out, err = run(TRAIN)
     assert status != 0
-    assert "interrupted; the same command with --resume goes on" in out
+    assert message in out
     assert "Traceback" not in err
+    assert run(f"{TRAIN} --resume" if checkpoints else TRAIN)[0] == 0
+
+
+def test_a_run_that_cannot_be_resumed_here_is_kept(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    (checkpoint,) = (tmp_path / "home").rglob("*.safetensors")
+    tensors, metadata = load_tensors(checkpoint)
+    metadata["run"]["processes"] = 2
+    save_tensors(checkpoint, tensors, metadata)
+    status, _, err = run(f"{TRAIN} --resume")
+    assert status == 2
+    assert "another processes: 2 there, 1 here" in err
+    assert checkpoint.exists()
+
+
+def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    status, _, err = run(f"{TRAIN} --resume")
+    assert status == 2
+    assert "there is nothing to resume: no run for model is unfinished; leave --resume out to start afresh" in err
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    status, _, err = run(f"{TRAIN} --resume --hidden 5 --cell lstm --seed 1")
+    assert status == 2
+    assert "the unfinished run for model was started without --cell, with --hidden 4, with --seed 0" in err
+    shutil.copy("t.csv", "other.csv")
+    assert "was of another table" in run(f"{TRAIN.replace('t.csv', 'other.csv')} --resume")[2]
+    visits(25).to_csv("t.csv", index=False)
+    assert "t.csv has changed since the unfinished run" in run(f"{TRAIN} --resume")[2]
 
 
 def test_a_model_that_knows_no_table_cannot_read_one(run, here):

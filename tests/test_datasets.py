@@ -108,6 +108,12 @@ def test_ucr_folder_of_uneven_series(tmp_path):
         datasets.ucr(tmp_path / "Toy")
 
 
+def test_a_ucr_file_cut_off_in_a_line_is_refused(tmp_path):
+    path = write(tmp_path / "T.tsv", "1\t2.5\t3.5\t4.5\n2\t1.0\t2.0\tNaN\n1\t2.5\t3")
+    with pytest.raises(InputError, match=r"T\.tsv, line 3 has 2 values, the lines before it 3: .* not padded with NaN"):
+        formats.read_ucr(path)
+
+
 def test_npz_refuses_pickles_and_missing_arrays(tmp_path):
     np.savez(tmp_path / "bad.npz", x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match=r"bad\.npz is not a readable npz file"):
@@ -169,6 +175,21 @@ def test_broken_meshes_are_named(tmp_path):
     flat = np.zeros((3, 3)), np.array([[0, 1, 2]])
     with pytest.raises(InputError, match="no surface to sample"):
         formats.sample_surface(*flat, 5, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_a_mesh_that_is_cut_off_is_refused(tmp_path, name):
+    whole = MESHES[name] if isinstance(MESHES[name], bytes) else MESHES[name].encode()
+    for cut in (2, 3, 6, 8, 9, 20):  # inside the last face, before it, in the one before
+        with pytest.raises(
+            InputError, match=r"ends before the last of the 5 faces it promises|PLY is unexpected length"
+        ):
+            formats.read_mesh(write(tmp_path / name, whole[:-cut]))
+
+
+def test_comments_and_missing_last_newlines_in_meshes_are_fine(tmp_path):
+    text = off_text(PYRAMID, PYRAMID_FACES).replace("OFF\n", "# made for a test: OFF 9 9\nOFF\n# counts\n").rstrip()
+    assert len(formats.read_mesh(write(tmp_path / "a.off", text))[1]) == 6
 
 
 def test_points_are_drawn_by_area(tmp_path):
@@ -246,12 +267,19 @@ def test_bags_as_text(tmp_path):
         formats.read_mil_svm(write(tmp_path / "zero.svm", "0:0:1 0:1 2:1"))
     with pytest.raises(InputError, match="is not a readable sparse bag file"):
         formats.read_mil_svm(write(tmp_path / "odd.svm", "0:1 1:1"))
+    with pytest.raises(InputError, match=r"cut\.data is damaged: its lines have different numbers of values"):
+        formats.read_musk(write(tmp_path / "cut.data", musk[:-6]))
+    with pytest.raises(
+        InputError, match=r"cut\.svm is cut off: its last line has no end; .* add a newline if it is whole"
+    ):
+        formats.read_mil_svm(write(tmp_path / "cut.svm", "0:0:-1 1:0.5 3:2\n1:1:1 1:0.5 2:"[:-3]))
     for reader in (formats.read_musk, formats.read_mil_svm):
         with pytest.raises(InputError, match="holds no bags"):
             reader(write(tmp_path / "none", ""))
 
 
 def recordings(root):
+    """Two recordings with six hundred samples each."""
     generator = np.random.default_rng(0)
     for recording, subject in ((1, 1), (2, 2)):
         for kind in ("acc", "gyro"):
@@ -266,11 +294,30 @@ def test_windows_are_cut_inside_one_activity(tmp_path):
     cut = formats.cut_recordings(root)
     assert cut["x"].shape == (3 + 1 + 1, 128, 6)  # 256 samples: 3 windows; 160: 1; 131: 1; the transition: none
     assert cut["y"].tolist() == [4, 4, 4, 0, 5]
-    assert cut["subject"].tolist() == [1, 1, 1, 1, 2]
+    assert cut["subject"].tolist() == cut["recording"].tolist() == [1, 1, 1, 1, 2]
     acceleration = np.loadtxt(root / "acc_exp02_user02.txt", dtype=np.float32)
     assert np.array_equal(cut["x"][4, :, :3], acceleration[9:137])
     with pytest.raises(InputError, match="holds no stretch of 500 samples"):
         formats.cut_recordings(root, steps=500)
+    for kind in ("acc", "gyro"):
+        path = root / f"{kind}_exp01_user01.txt"
+        write(path, "\n".join(path.read_text().splitlines()[:300]))
+    with pytest.raises(
+        InputError, match=r"recording 1 is cut off: it has 300 samples, and labels\.txt names sample 560"
+    ):
+        formats.cut_recordings(root)
+
+
+def all_recordings(root):
+    """61 recordings of 30 people, as many as the published data has, with one window each."""
+    labels = []
+    for recording in range(1, 62):
+        subject = (recording - 1) % 30 + 1
+        for kind in ("acc", "gyro"):
+            write(root / f"{kind}_exp{recording:02d}_user{subject:02d}.txt", "0.5 0.25 1\n" * 128)
+        labels.append(f"{recording} {subject} {recording % 6 + 1} 1 128\n")
+    write(root / "labels.txt", "".join(labels))
+    return labels
 
 
 # --- archives
@@ -332,6 +379,15 @@ def test_archives_unpack_what_is_fine(tmp_path):
 
 
 # --- sources
+
+
+def test_a_form_nobody_can_get_says_so_and_has_others_beside_it():
+    repacked = [source for source in sources.SOURCES.values() if source.files[0].path.endswith(".npz")]
+    assert {source.name for source in repacked} == {"ecg5000", "hapt", "bags", "modelnet40"}
+    for source in repacked:
+        assert "published nowhere: any other form of the same data is read instead" in source.what
+        others = [other for other in sources.SOURCES.values() if other.dataset == source.dataset and other != source]
+        assert others
 
 
 def test_a_damaged_file_is_refused_by_its_hash(folder):
@@ -441,6 +497,91 @@ def test_archives_are_downloaded_unpacked_and_checked(folder, tmp_path, monkeypa
     assert data.class_names == ("bed", "chair")
 
 
+def serve_archive(monkeypatch, content):
+    """Stand in for a download of ``content``, whatever the name."""
+
+    def retrieve(url, known_hash, fname, path):
+        return str(write(path / fname, content))
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+
+
+def ecg_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in ("ECG5000_TRAIN.txt", "ECG5000_TEST.txt", "README.md"):
+            archive.writestr(name, "  1.0  2.5  3.5\n")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("content", [hostile_zip("../out.txt"), hostile_tar("link", tarfile.SYMTYPE), b"no archive"])
+def test_a_refused_archive_leaves_nothing_behind(folder, tmp_path, monkeypatch, content):
+    serve_archive(monkeypatch, content)
+    with pytest.raises(InputError, match="download of ecg5000-txt is damaged and was refused: "):
+        sources.fetch("ecg5000-txt", trust=True)
+    assert list(sources.cache_folder().rglob("*")) == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "home"]
+
+
+def test_an_archive_with_another_hash_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+    """The real downloader, from a file on this machine."""
+    import http.server
+    import threading
+
+    archive = write(tmp_path / "server/a.zip", ecg_zip())
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *words):
+            super().__init__(*words, directory=str(archive.parent))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = dataclasses.replace(
+            sources.SOURCES["ecg5000-txt"], url=f"http://127.0.0.1:{server.server_port}/a.zip", checksum="sha256:0123"
+        )
+        monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", source)
+        with pytest.raises(InputError, match="download of ecg5000-txt is damaged and was refused"):
+            sources.fetch("ecg5000-txt")
+        assert list(sources.cache_folder().rglob("*")) == []
+        good = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
+        monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", dataclasses.replace(source, checksum=good))
+        assert sources.fetch("ecg5000-txt") == sources.where("ecg5000-txt")
+        server.shutdown()
+
+
+def test_a_file_with_another_hash_inside_an_archive_leaves_nothing_behind(folder, monkeypatch):
+    source = sources.SOURCES["ecg5000-txt"]
+    files = tuple(dataclasses.replace(file, checksum="sha256:0123") for file in source.files)
+    monkeypatch.setitem(sources.SOURCES, "ecg5000-txt", dataclasses.replace(source, files=files))
+    serve_archive(monkeypatch, ecg_zip())
+    with pytest.raises(InputError, match=r"ECG5000_TRAIN\.txt is damaged: its sha256 is .*, expected 0123"):
+        sources.fetch("ecg5000-txt", trust=True)
+    assert list(sources.cache_folder().rglob("*")) == []
+
+
+@pytest.mark.parametrize("step", range(7))  # three files unpacked, their hashes written down, three files moved
+def test_a_fetch_that_is_interrupted_is_never_taken_for_the_whole(folder, monkeypatch, step):
+    serve_archive(monkeypatch, ecg_zip())
+    replace, calls = os.replace, iter(range(7))
+
+    def interrupted(source, target):
+        if next(calls) == step:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sources.fetch("ecg5000-txt", trust=True)
+    assert sources.where("ecg5000-txt") is None
+    root = sources.fetch("ecg5000-txt", trust=True)  # the second time it succeeds
+    assert sorted(p.name for p in root.iterdir()) == ["ECG5000", "ecg5000-txt.sha256"]
+    assert len(list((root / "ECG5000").iterdir())) == 3
+
+
 def test_trusted_downloads_are_written_down_and_checked_from_then_on(folder, monkeypatch):
     def retrieve(url, known_hash, fname, path):
         assert known_hash is None
@@ -469,24 +610,38 @@ def test_original_texts_stand_in_for_the_prepared_files(folder):
     generator = np.random.default_rng(0)
     counts = {"TRAIN": (292, 177, 10, 19, 2), "TEST": (2627, 1590, 86, 175, 22)}
     for part, sizes in counts.items():
-        lines = [f"{k + 1}\t{v:.3f}\t1.5" for k, n in enumerate(sizes) for v in generator.normal(size=n)]
-        write(folder / f"ECG5000/ECG5000_{part}.tsv", "\n".join(lines))
+        lines = [f"{k + 1}\t{v:.3f}" + "\t1.5" * 139 for k, n in enumerate(sizes) for v in generator.normal(size=n)]
+        whole = write(folder / f"ECG5000/ECG5000_{part}.tsv", "\n".join(lines)).read_text()
     data = datasets.ecg5000()
     assert (data.source.endswith("ECG5000"), len(data.train), len(data.test)) == (True, 500, 4500)
+    write(folder / "ECG5000/ECG5000_TEST.tsv", whole[:-20])
+    with pytest.raises(InputError, match=r"ECG5000_TEST\.tsv, line 4500 has 135 values"):
+        datasets.ecg5000()
+    write(folder / "ECG5000/ECG5000_TEST.tsv", whole.replace("\t1.5\t1.5", "\t1.5"))
+    with pytest.raises(InputError, match=r"is not the published data: expected \(140,\) steps in every beat; found"):
+        datasets.ecg5000()
     write(folder / "ECG5000/ECG5000_TEST.tsv", "1\t2.0\n")
     with pytest.raises(InputError, match=r"is not the published data: expected .* test beats of each class"):
         datasets.ecg5000()
     write(folder / "musk/clean1.data", "MUSK-1,a_1,1,-2,1.\n")
     with pytest.raises(InputError, match=r"expected \(92, 476, 166\) bags, instances and features; found \(1, 1, 2\)"):
         datasets.bags("musk1")
-    recordings(folder / "HAPT/RawData")
+    labels = all_recordings(folder / "HAPT/RawData")
     windows = datasets.hapt()
-    assert (len(windows.train), len(windows.test), windows.groups.tolist()) == (4, 1, [1, 1, 1, 1])
-    write(folder / "HAPT/RawData/labels.txt", "1 1 5 1 256\n")
-    with pytest.raises(InputError, match="recordings of training and of test subjects"):
+    assert (len(windows.train), len(windows.test), len(windows.groups.unique())) == (43, 18, 21)
+    write(folder / "HAPT/RawData/labels.txt", "".join(labels[:-1]))
+    with pytest.raises(InputError, match=r"expected \(61, 30\) recordings and subjects; found \(60, 30\)"):
         datasets.hapt()
     with pytest.raises(InputError, match="name must be one of 'musk1', 'elephant'"):
         datasets.bags("tiger")
+
+
+def test_a_part_of_modelnet40_is_refused(folder):
+    mesh_folder(folder / "ModelNet40")
+    mesh_folder(folder / "Airplane")
+    (folder / "Airplane/box").rename(folder / "ModelNet40/airplane")
+    with pytest.raises(InputError, match=r"expected \(40, 9843, 2468\) classes, training .*; found \(3, 6, 6\)"):
+        datasets.modelnet40(5000)
 
 
 def test_prepared_files_are_read(folder, monkeypatch):

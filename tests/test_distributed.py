@@ -31,7 +31,10 @@ RUN = """
     }
     validation = SetData.of(sets([2, 0, 1, 2, 2]), torch.rand(5, generator=g))
     unlabelled = SetData.of(sets([2] * 19))
-    penalties = {"none": None, "swap": ao.SIRE(states="prefix", window=1), "subset": ao.SIRE()}
+    penalties = {
+        "none": None, "swap": ao.SIRE(states="prefix", window=1), "subset": ao.SIRE(),
+        "relative": ao.SIRE(relative=True),
+    }
 
     class Stop(Exception):
         pass
@@ -44,12 +47,13 @@ RUN = """
                 raise Stop
             return (outputs - targets).square().mean()
 
+        weight = ao.InvarianceBudget(target=1e-9) if job.get("budget") else 3.0
         return train(
             model, "mse", data[job["data"]], penalty=penalties[job["penalty"]],
-            penalty_weight=3.0 if job["penalty"] != "none" else 0.0, validation=validation, metric=metric,
+            penalty_weight=weight if job["penalty"] != "none" else 0.0, validation=validation, metric=metric,
             unlabelled=unlabelled if job.get("unlabelled") else None,
             workdir=job.get("workdir"), progress=job.get("progress", False),
-            config=TrainConfig(epochs=4, batch_size=10, **job.get("config", {})),
+            config=TrainConfig(**{"epochs": 4, "batch_size": 10, **job.get("config", {})}),
         )
 
     for job in jobs:
@@ -98,7 +102,11 @@ def runs(tmp_path_factory):
     script.write_text(textwrap.dedent(RUN))
     launch(script, 1, str(folder), json.dumps(JOBS))
     resumed = {**JOBS[4], "name": "resumed", "workdir": str(folder / "work"), "config": {"checkpoint_seconds": 0.0}}
-    jobs = [{**JOBS[0], "progress": True}, *JOBS[1:], {**resumed, "stop": 2}, resumed]
+    alone = [  # samples that find themselves the only one of their process
+        {"name": "budget", "data": "long", "penalty": "subset", "budget": True, "config": {"batch_size": 2}},
+        {"name": "relative", "data": "long", "penalty": "relative"},
+    ]
+    jobs = [{**JOBS[0], "progress": True}, *JOBS[1:], {**resumed, "stop": 2}, resumed, *alone]
     said = launch(script, 2, str(folder), json.dumps(jobs))
     return folder, said
 
@@ -151,3 +159,14 @@ def test_every_process_says_how_fast_it_went(runs):
         assert f"process {rank} of 2: " in said
     assert "samples a second" in said
     assert said.count("epoch 3 · loss") == 1  # the first process alone shows the epochs
+
+
+@pytest.mark.parametrize("name", ["budget", "relative"])
+def test_processes_with_one_sample_of_a_batch_go_on_and_agree(runs, name):
+    folder, _ = runs
+    mine, theirs = (history(folder, name, rank, 2) for rank in range(2))
+    assert [r["penalty_weight"] for r in mine] == [r["penalty_weight"] for r in theirs]
+    assert mine[-1]["penalty"] > 0
+    assert (mine[-1]["penalty_weight"] > mine[0]["penalty_weight"]) == (name == "budget")
+    one, other = (weights(folder, name, rank, 2) for rank in range(2))
+    assert all((one[key] == other[key]).all() for key in one)

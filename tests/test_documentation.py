@@ -1,9 +1,11 @@
 """What the documentation shows is run; what it links to is there."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ COMMANDS = sorted(
         (page.name, command)
         for page in PAGES
         for code in CODE.finditer(page.read_text())
-        for command in re.findall(r"^(?:\$ )?anyorder ([a-z]+)\b", code.group(1) or code.group(2), re.M)
+        for command in re.findall(r"^(?:\$ )?anyorder ([a-z]+.*)$", code.group(1) or code.group(2), re.M)
     }
 )
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -66,13 +68,63 @@ def test_every_documented_command_exists() -> None:
 
     from anyorder.cli import app
 
-    known = set(get_command(app).commands)
-    for page, command in COMMANDS:
-        assert command in known, f"{page} shows `anyorder {command}`, which is no command"
-    assert known <= {command for _, command in COMMANDS}, "every command is documented"
+    known = get_command(app)
+    for page, words in COMMANDS:
+        command, *options = shlex.split(words, comments=True)
+        assert command in known.commands, f"{page} shows `anyorder {command}`, which is no command"
+        if options:  # a name alone is a mention
+            parse(known.commands[command], options)
+    assert set(known.commands) <= {words.split()[0] for _, words in COMMANDS}, "every command is documented"
+
+
+def parse(command: Any, options: list[str]) -> None:
+    """Read a command's words as the command line does, without running it; what it does not know is an error."""
+    if hasattr(command, "commands"):
+        assert options[0] in command.commands, options
+        parse(command.commands[options[0]], options[1:])
+        return
+    command.make_context(command.name, list(options))
+
+
+def test_an_option_that_does_not_exist_is_noticed() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    with pytest.raises(Exception, match="--onx"):
+        parse(get_command(app).commands["export"], ["model", "--onx", "model.onnx"])
+
+
+def test_every_command_shows_an_example_that_it_reads() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    commands = get_command(app).commands
+    for name, command in {**commands, **commands["data"].commands}.items():
+        if name != "data":
+            _, shown, *words = shlex.split(command.epilog.removeprefix("Example:"))
+            parse(commands[shown], words)
 
 
 def test_the_paper_map_names_tests_that_exist() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
     for name in re.findall(r"`(?:test_\w+\.py::)?(test_\w+)(?:\[[^\]]*\])?`", (ROOT / "docs" / "paper.md").read_text()):
         assert f"def {name}(" in source or (ROOT / "tests" / f"{name}.py").exists(), name
+
+
+def test_the_results_table_of_the_readme_is_the_generated_one() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from copy_results import with_results
+    finally:
+        sys.path.pop(0)
+    readme, results = ((ROOT / name).read_text() for name in ("README.md", "results/RESULTS.md"))
+    assert with_results(readme, results) == readme, "make results"
+    assert "| parity |" in readme
+    assert "| other |" in with_results(readme, "| experiment |\n|---|\n| other |\n\nrest")
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []

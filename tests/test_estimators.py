@@ -22,6 +22,7 @@ from anyorder.tables import SetData
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
+LAST_BIT = "in single precision the size of a batch may move a prediction's last bit, 1.2e-7 near 1; 1e-7 is allowed"
 EXPECTED_FAILURES = {
     "check_n_features_in": SETS,
     "check_n_features_in_after_fitting": SETS,
@@ -41,7 +42,7 @@ QUICK = {
 def expected_failures(estimator):
     if isinstance(estimator, ao.SetClassifier):
         return {**EXPECTED_FAILURES, "check_classifiers_train": SETS}  # asks for an error when T changes
-    return EXPECTED_FAILURES
+    return {**EXPECTED_FAILURES, "check_methods_subset_invariance": LAST_BIT}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
@@ -148,6 +149,16 @@ def test_every_model_of_the_library_by_name(name):
     fitted = regressor(model=name, model_options=None, epochs=3).fit(X, y)
     assert fitted.model_.inner.name == name
     assert np.isfinite(fitted.predict(X)).all()
+
+
+def test_probabilities_of_a_model_that_votes_are_the_shares_of_its_votes():
+    X, _ = ragged_sums(30)
+    y = np.arange(30) % 3
+    options = {"hidden": 4, "combine": "vote", "orderings": 5}
+    voter = classifier(model="janossy", penalty=None, model_options=options, epochs=1).fit(X, y)
+    shares = voter.predict_proba(X) * 5
+    np.testing.assert_allclose(shares, shares.round(), atol=1e-5)
+    np.testing.assert_allclose(shares.sum(1), 5, rtol=1e-6)
 
 
 def test_integer_sets_may_be_embedded():
@@ -277,7 +288,9 @@ def test_partial_fit_of_classes_not_seen_yet():
 def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
     X, _ = ragged_sums()
     y = np.array(labels)[np.arange(60) % 2]
-    fitted = classifier(penalty=ao.SUB(pairs=2), penalty_weight=ao.InvarianceBudget(target=0.1)).fit(X, y)
+    fitted = classifier(
+        penalty=ao.SUB(pairs=2), penalty_weight=ao.InvarianceBudget(target=0.1), validation_fraction=0.2
+    ).fit(X, y)
     ao.save(fitted, tmp_path / "model")
     loaded = ao.load(tmp_path / "model")
     assert isinstance(loaded, ao.SetClassifier)
@@ -285,6 +298,7 @@ def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
     assert loaded.predict(X).tolist() == fitted.predict(X).tolist()
     assert loaded.classes_.dtype == fitted.classes_.dtype
     assert loaded.get_params() == fitted.get_params()
+    assert loaded.best_epoch_ == fitted.best_epoch_ is not None
     assert np.array_equal(loaded.predict(X, orderings=3), fitted.predict(X, orderings=3))
     loaded.partial_fit(X, y)
     assert loaded.n_iter_ == fitted.n_iter_ + 1

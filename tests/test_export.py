@@ -77,7 +77,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 
 def test_a_missing_extra_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"ONNX export needs onnx; pip install 'anyorder\[onnx\]'"):
+    with pytest.raises(
+        InputError, match=r"ONNX export needs onnx: pip install -c constraints.txt '.\[onnx\]' in a checkout"
+    ):
         export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
 
 

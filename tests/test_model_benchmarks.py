@@ -67,3 +67,11 @@ def test_the_table_goes_between_its_marks(tmp_path):
         f"before\n{costs.BEGIN}\n| time over RecurrentSetModel's | inference, n = 100 |\n|---|---|\n"
         f"| deepsets | 0.25 |\n{costs.END}\nafter\n"
     )
+
+
+def test_every_figure_is_shown_on_a_page(tmp_path):
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    for figure in (ROOT / "docs" / "figures").iterdir():
+        assert f"figures/{figure.name}" in pages
+    compactness.draw({4: 5, 8: 12}, tmp_path)
+    assert [figure.name for figure in tmp_path.iterdir()] == ["compactness.svg"]

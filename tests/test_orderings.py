@@ -29,6 +29,18 @@ def test_numbers_below_a_bound_are_uniform(generator) -> None:
     assert random_below(torch.ones(5, dtype=torch.int64), generator).tolist() == [0] * 5
 
 
+def test_draws_do_not_coarsen_with_the_default_dtype(generator) -> None:
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        drawn = random_below(torch.full((30_000,), 1000), generator)
+        index = random_orderings(torch.tensor([400]), 600, 1, generator)[0, 0]
+    finally:
+        torch.set_default_dtype(before)
+    assert len(drawn.unique()) == 1000
+    assert index[400:].tolist() == list(range(400, 600))
+
+
 def test_reorder_moves_whole_elements() -> None:
     elements = torch.arange(12.0).reshape(1, 4, 3)
     assert reorder(elements, torch.tensor([[2, 0]]))[0].tolist() == [[6.0, 7.0, 8.0], [0.0, 1.0, 2.0]]

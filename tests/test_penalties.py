@@ -62,14 +62,20 @@ def test_the_mean_of_many_draws_is_the_expectation_of_the_law(name: str, law: st
     assert_mean_of_draws(values, expected)
 
 
-def test_a_wrong_law_of_the_prefix_length_would_be_caught() -> None:
+def test_a_wrong_law_of_the_prefix_length_would_be_caught(generator) -> None:
     """The gap of the weighted count grows ninefold with each element of the prefix."""
-    r, x = weighted_count().double(), torch.randn(5, 2, dtype=torch.float64)
+    r, x = weighted_count(1).double(), torch.tensor([[0.0], [1.0], [0.0], [1.0], [0.0]], dtype=torch.float64)
     gaps = []
     for m in range(4):
         s = end(r, x[:m])
-        gaps.append(squared_gap(end(r, x[[3, 4]], s), end(r, x[[4, 3]], s)))
+        gaps.append(squared_gap(end(r, x[[m, m + 1]], s), end(r, x[[m + 1, m]], s)))
     assert gaps[3] / gaps[0] == pytest.approx(9**3)
+    penalty = ao.SIRE(states="prefix", window=1, pairs=200)
+    values = [float(penalty(r, x[None], generator=generator)) for _ in range(60)]
+    assert_mean_of_draws(values, mean(gaps))
+    for wrong in (gaps[:-1], gaps[1:], [*gaps, 0.0], [*gaps, gaps[3]]):
+        with pytest.raises(AssertionError):
+            assert_mean_of_draws(values, mean(wrong))
 
 
 def test_partners_from_the_batch_follow_their_law(generator) -> None:
@@ -100,12 +106,13 @@ def test_partners_never_come_from_the_sample_itself(generator) -> None:
         assert set(drawn.tolist()) == {0.0, 1.0, 2.0}
 
 
-@pytest.mark.parametrize("law", EVERY)
+@pytest.mark.parametrize("law", [*EVERY, "relative", "relative-sub"])
 @pytest.mark.parametrize("name", ["gru", "lstm-2-layers", "own-dict"])
 def test_gradients_pass_gradcheck(name: str, law: str) -> None:
     r = make(name)
     elements, lengths = ao.pad(samples([3, 2, 4]))
-    penalty = EVERY[law]
+    relative = {"relative": ao.SIRE(states="prefix", relative=True), "relative-sub": ao.SUB(relative=True)}
+    penalty = {**EVERY, **relative}[law]
     inputs = [elements.requires_grad_(), *r.parameters()]
 
     def value(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
@@ -177,13 +184,33 @@ def test_padding_of_nan_changes_neither_value_nor_gradient(law: str) -> None:
         torch.testing.assert_close(clean, with_nan, rtol=0, atol=0)
 
 
-def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike() -> None:
+def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike(generator) -> None:
     """Theorem 2, on a recurrence that is invariant without looking it: state (sum mod 3) in floats."""
     r = ao.recurrence(lambda e, s: torch.remainder(s + e, 3), start=torch.zeros(1, 1))
     x = torch.tensor([[1.0], [2.0], [2.0], [0.0], [1.0], [2.0]])
     assert expected_subset_sire(r, x[:5]) == 0.0
+    for penalty in (ao.SIRE(pairs=200), ao.SIRE(states="prefix", pairs=200), ao.Permutation(pairs=200)):
+        assert penalty(r, x[None], generator=generator) == 0.0
+        assert penalty(ao.recurrence(lambda e, s: 2 * s + e, start=torch.zeros(1, 1)), x[None]) > 0.0
     ends = {end(r, x[list(order)]).item() for order in itertools.permutations(range(6))}
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize("law", [*LAWS, "relative"])
+def test_a_trajectory_that_went_on_from_a_state_is_penalised_from_there(law: str) -> None:
+    """The state says whether to step in a way that commutes or in one that does not."""
+
+    def step(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        keep = torch.where(state["forgets"] > 0, 0.5, 1.0)
+        return {"forgets": state["forgets"], "total": keep * state["total"] + element}
+
+    r = ao.recurrence(step, start={"forgets": torch.zeros(1, 1), "total": torch.zeros(1, 1)})
+    elements = torch.randint(1, 9, (4, 6, 1)).float()
+    penalty = ao.Permutation(pairs=9, relative=True) if law == "relative" else LAWS[law][0]
+    for forgets in (0.0, 1.0):
+        state = {"forgets": torch.full((4, 1), forgets), "total": torch.ones(4, 1)}
+        value = penalty(r.scan(elements, state=state), generator=torch.Generator().manual_seed(0))
+        assert (value > 0) == (forgets > 0)
 
 
 def test_a_single_pair_that_does_not_commute_at_a_reachable_state_is_caught(generator) -> None:
@@ -266,6 +293,17 @@ def test_shrinking_the_states_does_not_shrink_the_relative_gap() -> None:
     small = ao.recurrence(lambda e, s: 1e-3 * gru.step(e, 1e3 * s), start=torch.zeros(1, 4, dtype=torch.float64))
     gaps = [ao.order_gap(r, elements, generator=torch.Generator().manual_seed(0)) for r in (gru, small)]
     torch.testing.assert_close(gaps[0], gaps[1])
+
+
+def test_samples_that_all_end_alike_have_a_gap_of_zero_or_a_large_finite_one() -> None:
+    alike = torch.rand(1, 5, 2).expand(4, 5, 2)
+    ignores = ao.recurrence(lambda e, s: s + e.round(), start=torch.zeros(1, 2))
+    assert ao.order_gap(ignores, alike) == 0
+    keeps_the_last = ao.recurrence(lambda e, s: 0 * s + e, start=nn.Parameter(torch.zeros(1, 2)))
+    gap = ao.SUB(pairs=9, relative=True)(keeps_the_last, alike, generator=torch.Generator().manual_seed(0))
+    assert 1e6 < gap < 1e15
+    gap.backward()
+    assert torch.isfinite(keeps_the_last.start_0.grad).all()
 
 
 class Encoded(nn.Module):
@@ -369,7 +407,14 @@ def test_config_round_trip() -> None:
             ValueError,
             "brings its own elements",
         ),
-        (lambda: ao.SIRE()(nn.Linear(2, 2), torch.zeros(3, 5, 2)), ValueError, "an own step needs start="),
+        (lambda: ao.SIRE()(nn.Linear(2, 2), torch.zeros(3, 5, 2)), ValueError, "Linear has no recurrence to penalise"),
+        (
+            lambda: ao.SUB()(ao.SetTransformer(2, 1), torch.zeros(3, 5, 2)),
+            ValueError,
+            "SetTransformer has no recurrence",
+        ),
+        (lambda: ao.SUB()(ao.JanossyPooling(2, 1, k=2), torch.zeros(3, 5, 2)), ValueError, "has no recurrence"),
+        (lambda: ao.SUB()(lambda e, s: s, torch.zeros(3, 5, 2)), ValueError, "an own step needs start="),
     ],
 )
 def test_bad_input_gets_one_clear_error(call, error, match) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,18 @@ def test_there_is_nothing_to_penalise_without_a_forward_in_training():
         penalty_of(nn.Linear(1, 1))
 
 
+def test_a_layer_can_be_copied_and_saved_after_a_forward_in_training(tmp_path):
+    aggregation = SireAggregation(3, 4)
+    x = torch.randn(4, 3)
+    out = aggregation(x)
+    torch.save(aggregation, tmp_path / "layer.pt")
+    for again in (copy.deepcopy(aggregation), torch.load(tmp_path / "layer.pt", weights_only=False)):
+        with pytest.raises(InputError, match="no forward to penalise"):
+            again.penalty()
+        torch.testing.assert_close(again(x), out)
+    assert aggregation.penalty().requires_grad  # the layer itself still has its forward
+
+
 def test_resetting_draws_new_weights_and_the_same_start():
     aggregation = SireAggregation(3, 4)
     with torch.no_grad():
@@ -155,7 +168,7 @@ for action in (lambda: ao.SireAggregation, lambda: ao.load({str(tmp_path / "mode
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     first, second = result.stdout.splitlines()
-    remedy = "anyorder.pyg needs torch-geometric, which is not installed; pip install 'anyorder[peers]'"
+    remedy = "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     assert first == f"ImportError {remedy}"
     assert second == f"InputError the model folder {tmp_path / 'model'} holds a model 'pyg-gru', and {remedy}"
 

@@ -22,6 +22,16 @@ def test_pad_takes_sets_of_numbers_tensors_and_mixed_types() -> None:
     assert lengths.tolist() == [3, 1]
 
 
+def test_the_dtype_is_that_of_the_elements() -> None:
+    assert ao.pad([[1.0, 2.0], [3]])[0].dtype == torch.float32
+    assert ao.pad([[1, 2], []])[0].dtype == torch.int64
+    assert ao.pad([np.ones(2, "f4"), []])[0].dtype == torch.float32
+    assert ao.pad([[[1.0, 2.0]], np.zeros((0, 2))])[0].dtype == torch.float32
+    assert ao.pad([np.ones(2)])[0].dtype == ao.pad([list(np.ones(2))])[0].dtype == torch.float64
+    assert ao.pad([[], []])[0].dtype == torch.float32
+    assert ao.RecurrentSetModel(1, 1)(*ao.pad([[1.0, 2.0], [3.0], []])).shape == (3, 1)
+
+
 def test_pad_is_differentiable() -> None:
     part = torch.ones(2, 1, requires_grad=True)
     ao.pad([part, torch.zeros(3, 1)])[0].sum().backward()
@@ -35,6 +45,8 @@ def test_pad_is_differentiable() -> None:
         ("abc", TypeError, "a list of arrays"),
         (3, TypeError, "a list of arrays"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], ValueError, "array 0 has 3, array 1 has 4"),
+        ([np.zeros((0, 2)), np.zeros((2, 3)), np.zeros((2, 4))], ValueError, "array 1 has 3, array 2 has 4"),
+        ([np.zeros((0, 2)), np.zeros((0, 3))], ValueError, "array 0 has 2, array 1 has 3"),
         ([np.zeros((2, 3, 4))], ValueError, r"array 0 must have shape \[n, D\] or \[n\]; got \[2, 3, 4\]"),
         ([[1.0], ["a"]], TypeError, "array 1 is not an array of numbers"),
         ([np.zeros((2, 0))], ValueError, "at least one feature"),

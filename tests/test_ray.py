@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import toy_experiment
-from anyorder.paper.sweep import read_rows, sweep
+from anyorder import InputError
+from anyorder.paper.sweep import _send_by_value, read_rows, sweep
 from anyorder.paper.trials import Experiment, Plan, grid
+
+# Python runs a module of this name when it starts: the nodes and their workers find no anyorder but what Ray unpacked.
+SITECUSTOMIZE = """
+import os, sys
+sys.path[:] = [p for p in sys.path if "runtime_resources" in p or not os.path.isdir(os.path.join(p, "anyorder"))]
+"""
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(tmp_path_factory):
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        nodes.add_node(num_cpus=1)
+    folder = tmp_path_factory.mktemp("python")
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        for _ in range(2):
+            nodes.add_node(num_cpus=1)
     yield nodes.address
     nodes.shutdown()
 
@@ -76,7 +89,9 @@ def test_a_killed_worker_and_a_killed_driver_cost_no_row_and_repeat_none(cluster
 
 OWN_TRIALS = """
 def run(trial, data, workdir):
-    return [{"validation": {"loss": 0.0}, "metrics": {"answer": data["answer"] * factor()}, "parameters": 0}]
+    import anyorder
+    metrics = {"answer": data["answer"] * factor(), "package": anyorder.__file__}
+    return [{"validation": {"loss": 0.0}, "metrics": metrics, "parameters": 0}]
 
 def factor():
     return 2
@@ -103,4 +118,32 @@ def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
     experiment = Experiment("own", "", "", run=own.run, plans={"smoke": plan}, data=own.load)
     rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
     assert [row["metrics"]["answer"] for row in rows] == [42, 42]
+    assert all("runtime_resources" in row["metrics"]["package"] for row in rows)  # not the one the driver runs
     assert not (tmp_path / "data.txt").exists()
+
+
+def test_a_partial_of_a_users_function_travels_with_its_file(tmp_path):
+    from ray import cloudpickle
+
+    source = tmp_path / "own_partial.py"
+    source.write_text("def run(trial, data, workdir, factor):\n    return factor\n")
+    spec = importlib.util.spec_from_file_location("own_partial", source)
+    sys.modules["own_partial"] = own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    function = functools.partial(own.run, factor=2)
+    _send_by_value(function)
+    packed = cloudpickle.dumps(function)
+    del sys.modules["own_partial"]
+    assert cloudpickle.loads(packed)(None, None, None) == 2
+    assert "functools" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_an_error_before_the_first_trial_leaves_no_ray_behind(cluster, tmp_path):
+    import ray
+
+    there = {"out": tmp_path, "engine": "ray", "address": cluster}
+    with pytest.raises(InputError, match="toy is in none of the folders searched"):
+        sweep(replace(toy_experiment.toy(), data=toy_experiment.no_data), "smoke", **there)
+    with pytest.raises(ValueError, match="num_cpus cannot be negative"):
+        sweep(replace(toy_experiment.toy(), cpus=-1), "smoke", **there)
+    assert not ray.is_initialized()

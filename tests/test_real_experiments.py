@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyorder.models import DeepSets, RecurrentSetModel
-from anyorder.paper import generated, pictures, real_runs
+from anyorder.paper import datasets, generated, pictures, real_runs
 from anyorder.paper.datasets import Dataset
 from anyorder.paper.real_experiments import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS
 from anyorder.paper.real_verdicts import REAL_VERDICTS
@@ -232,6 +232,26 @@ def test_pictures_show_the_data(tmp_path, monkeypatch):
     assert (tmp_path / "bags.png").stat().st_size > 2000
 
 
+def test_the_picture_of_clouds_has_as_many_points_as_the_experiment(monkeypatch):
+    asked = []
+    monkeypatch.setattr(pictures.sources, "where", lambda source: "here")
+    monkeypatch.setattr(
+        pictures.datasets, "modelnet40", lambda points=1024: asked.append(points) or generated.clouds(30)
+    )
+    assert pictures.picture_of("pointcloud") is not None
+    assert asked == [100]
+
+
+def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
+    data = SetData(torch.zeros(41, 1), torch.arange(42), torch.tensor([0] * 40 + [1]))
+    labelled, _ = datasets.few_labels(data, 0.1, seed=0)
+    assert labelled.targets.tolist() == [0] * len(labelled)
+    for name in ("ecg", "activity"):
+        choices = REAL_EXPERIMENTS[name].choices
+        assert "at least one of each class that has two or more" in choices
+        assert "settings are chosen by the whole validation part all the same" in choices
+
+
 def row(method, seed, accuracy, weight=None, selected=True, **setting):
     metrics = {"accuracy": accuracy, "macro_f1": accuracy / 2, "order_gap": 0.1}
     given = {"labels": 0.1, **setting, **({} if weight is None else {"penalty_weight": weight})}
@@ -246,27 +266,51 @@ def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
     beside = [row("deepsets", s, 0.7) for s in range(5)]
     rows = [*plain, *sire, *other, *beside]
     claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
-    assert [claim.verdict for claim in claims] == [verdict, None, None]
-    assert "10 % of the labels: sire has accuracy" in claims[0].text
-    assert f"paired difference {gain:+.3f}" in claims[0].text
-    assert "deepsets 0.700" in claims[1].text
-    assert claims[2].text.endswith("best at 10")
-    assert len(REAL_VERDICTS["ecg"]([r for r in rows if r["selected"]], rows)) == 5
+    by_method = {claim.cells["method"]: claim for claim in claims}
+    assert [by_method[m].verdict for m in ("plain", "sire", "deepsets")] == [None, verdict, None]
+    judged = by_method["sire"]
+    assert "10 % of the labels: sire has accuracy above plain's" in judged.text
+    assert f"paired difference {gain:+.3f}" in judged.text
+    assert judged.cells["where"] == "10 % of the labels"
+    assert judged.cells["accuracy by weight"].startswith("1: 0.500; 10: ")
+    assert judged.cells["accuracy by weight"].endswith(" (chosen)")
+    assert by_method["deepsets"].cells["accuracy"] == "0.700 ± 0.000"
+    ecg = REAL_VERDICTS["ecg"]([r for r in rows if r["selected"]], rows)
+    assert [claim.table.split()[0] for claim in ecg if claim.table] == ["accuracy"] * 3 + ["macro-f1"] * 3
     assert REAL_VERDICTS["activity"](plain, plain) == []
 
 
-def test_several_cells_are_summed_up_first():
+def test_a_penalty_is_not_judged_on_one_seed():
+    rows = [row("plain", 0, 0.8), row("sire", 0, 0.9, weight=1.0)]
+    sire = REAL_VERDICTS["activity"](rows, rows)[1]
+    assert sire.verdict is None
+    assert sire.cells["minus plain's"] == "+0.100 (one seed)"
+
+
+def few_and_many(gains):
     rows = []
-    for share, gain in ((0.05, 0.1), (0.1, 0.0), (1.0, -0.1)):
+    for share, gain in gains.items():
         rows += [row("plain", s, 0.5 + 0.02 * s, labels=share) for s in range(5)]
         rows += [row("sire", s, 0.5 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=1.0, labels=share) for s in range(5)]
-    first, second = (claim.text for claim in REAL_VERDICTS["activity"](rows, rows)[:2])
-    assert first == (
-        "In short: accuracy clearly above plain's: sire (5 % of the labels). Clearly below: sire (100 % of the labels)"
+    return REAL_VERDICTS["activity"](rows, rows)
+
+
+def test_several_cells_are_summed_up_first_with_the_number_of_comparisons():
+    short = few_and_many({0.05: 0.1, 0.1: 0.0, 1.0: -0.1})[0]
+    assert short.text == (
+        "In short, of 3 comparisons with plain: clearly above: sire (5 % of the labels, accuracy). Clearly below: sire "
+        "(100 % of the labels, accuracy). Each interval is one of 95 %: by chance alone about 0.2 of 3 would seem clear"
     )
-    assert (
-        second == "Gain of sire: +0.100 (5 % of the labels); +0.000 (10 % of the labels); -0.100 (100 % of the labels)"
-    )
+    assert short.short == "of 3 comparisons with plain, 1 clearly above and 1 below"
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "verdict"), [(0.1, 0.0, "holds"), (0.05, 0.05, "not clear"), (0.0, 0.1, "does not hold")]
+)
+def test_whether_the_gain_is_largest_where_labels_are_few_is_judged(few, many, verdict):
+    claim = few_and_many({0.05: few, 1.0: many})[1]
+    assert claim.text.startswith(f"sire gains most where labels are few: {few:+.3f} with 5 %; {many:+.3f} with 100 %")
+    assert claim.verdict == verdict
 
 
 def test_the_experiments_are_registered():

@@ -1,11 +1,12 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.recurrence import _Layout, tree_leaves, tree_map
+from anyorder.recurrence import NativeRecurrence, _Layout, tree_leaves, tree_map
 from problems import RECURRENCES, end, make
 
 LENGTHS = torch.tensor([3, 6, 0, 1, 5])
@@ -157,6 +158,40 @@ def test_an_own_modules_dropout_acts_in_scan_and_not_in_step() -> None:
     assert r._step.drop.training
 
 
+class FunctionalDropout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state + nn.functional.dropout(self.weight * element, 0.5, self.training)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: m.forward, lambda m: partial(m), lambda m: partial(m.forward)])
+def test_functional_dropout_of_an_own_module_acts_in_scan_and_not_in_step(wrap) -> None:
+    module, elements = FunctionalDropout(), torch.randint(1, 9, (8, 6, 1)).float()
+    r = ao.recurrence(wrap(module), start=torch.zeros(1, 1))
+    assert len(list(r.parameters())) == 1
+    assert r.scan(elements).dropped
+    assert torch.equal(r.step(elements[:, 0], r.start(8)), elements[:, 0])
+    assert module.training
+    for penalty in (ao.SIRE(), ao.SIRE(states="prefix"), ao.SIRE(states="prefix", window=1), ao.SUB()):
+        assert penalty(r, elements).item() == 0.0
+        assert penalty(r.scan(elements)).item() == 0.0
+    assert not r.eval().scan(elements).dropped
+    assert not ao.recurrence(NormedCell(2, 4)).scan(torch.randn(3, 5, 2)).dropped
+
+
+def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
+    gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5), torch.randn(4, 6, 2)
+    r = ao.recurrence(gru)
+    gru.eval()
+    assert not r.scan(elements).dropped
+    assert torch.equal(r.scan(elements).last, r.scan(elements).last)
+    gru.train()
+    assert r.scan(elements).dropped
+
+
 def test_it_owns_what_it_wraps() -> None:
     r = ao.recurrence(nn.GRUCell(2, 4), start=nn.Parameter(torch.zeros(1, 4)))
     assert sum(p.numel() for p in r.parameters()) == 4 + sum(p.numel() for p in nn.GRUCell(2, 4).parameters())
@@ -172,6 +207,68 @@ def test_it_owns_what_it_wraps() -> None:
     assert len(list(method.parameters())) == 4
 
 
+class NormedCell(nn.GRUCell):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.norm = nn.LayerNorm(sizes[1])
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        return self.norm(super().forward(element, state))
+
+
+def counted(cell: nn.Module) -> nn.Module:
+    cell.register_forward_hook(lambda module, inputs, output: tree_map(lambda leaf: leaf + 1, output))
+    return cell
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        NormedCell(2, 4),
+        counted(nn.GRUCell(2, 4)),
+        counted(nn.LSTMCell(2, 4)),
+        nn.utils.spectral_norm(nn.GRUCell(2, 4), "weight_hh").eval(),
+        nn.utils.parametrizations.weight_norm(nn.GRUCell(2, 4), "weight_hh"),
+    ],
+)
+def test_a_cells_own_forward_and_hooks_are_run(cell: nn.RNNCellBase) -> None:
+    r, elements = ao.recurrence(cell), torch.randn(3, 5, 2)
+    state = r.start(3)
+    assert all((leaf == 0).all() for leaf in tree_leaves(state))
+    for _ in range(2):  # the second time, after the weights have moved
+        state = r.start(3)
+        for element in elements.unbind(1):
+            state = cell(element, state)
+        for one, other in zip(tree_leaves(r.scan(elements).last), tree_leaves(state), strict=True):
+            torch.testing.assert_close(one, other)
+        with torch.no_grad():
+            for p in r.parameters():
+                p.mul_(3)
+
+
+def test_a_parametrised_module_runs_on_the_native_kernel() -> None:
+    gru = nn.utils.parametrizations.weight_norm(nn.GRU(2, 4, batch_first=True), "weight_hh_l0")
+    r, elements = ao.recurrence(gru), torch.randn(3, 5, 2)
+    assert isinstance(r, NativeRecurrence)
+    with torch.no_grad():
+        gru.parametrizations.weight_hh_l0.original0.mul_(5)
+    torch.testing.assert_close(r.scan(elements).last, gru(elements)[1][0])
+
+
+class Shifted(nn.GRU):
+    def forward(self, *inputs):
+        return tree_map(lambda leaf: leaf + 1, super().forward(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [(Shifted(2, 4), "Shifted has a forward of its own"), (counted(nn.GRU(2, 4)), "GRU has hooks")],
+)
+def test_a_sequence_modules_own_forward_and_hooks_are_refused(module: nn.GRU, match: str) -> None:
+    with pytest.raises(ao.InputError, match=match):
+        ao.recurrence(module)
+
+
 def test_a_start_that_is_called_is_given_the_batch_size() -> None:
     r = ao.recurrence(lambda element, state: state + element, start=lambda batch: torch.full((batch, 1), 2.0))
     assert r.scan(torch.ones(3, 4, 1)).last.tolist() == [[6.0]] * 3
@@ -183,6 +280,29 @@ def test_states_are_joined_only_when_asked_for() -> None:
     assert "_rows" not in vars(kept)
     t.at(torch.tensor([1, 2, 3]))
     assert "_rows" in vars(kept)
+
+
+@pytest.mark.parametrize("look", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["lstm-2-layers", "gru", "own-cell"])
+def test_a_look_without_gradients_costs_no_later_gradient(name: str, look) -> None:
+    torch.manual_seed(0)
+    r = ao.recurrence(DroppingCell().eval(), start=torch.zeros(1, 4)).double() if name == "own-cell" else make(name)
+    elements, _ = ragged_batch()
+
+    def gradients(looked: bool) -> list[torch.Tensor]:
+        r.zero_grad()
+        t = r.scan(elements, LENGTHS)
+        if looked:
+            with look():
+                assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
+        sum(leaf.square().sum() for leaf in tree_leaves(t.states)).backward()
+        return [p.grad.clone() for p in r.parameters()]
+
+    for plain, after in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(plain, after)
+    with torch.no_grad():
+        t = r.scan(elements, LENGTHS)
+    assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -225,6 +345,7 @@ def test_tree_map_keeps_named_tuples_lists_and_dicts() -> None:
 
 
 GRU = nn.GRU(2, 4)
+OWN = ao.recurrence(lambda element, state: {"h": state["h"] + element}, start={"h": torch.zeros(1, 2)})
 X = torch.zeros(3, 5, 2)
 
 
@@ -253,6 +374,24 @@ X = torch.zeros(3, 5, 2)
         (lambda r: ao.recurrence(r, start=torch.zeros(1, 4)), ValueError, "has its start state already"),
         (lambda r: ao.recurrence(GRU, start=torch.zeros(2, 4)), ValueError, "state of batch 1"),
         (lambda r: ao.recurrence(GRU, start=(1.0,)), TypeError, "start must hold tensors only; got float"),
+        (
+            lambda r: ao.recurrence(GRU, start=torch.zeros(1, 5)),
+            ValueError,
+            r"start must be .* got \[1, 5\]",
+        ),
+        (lambda r: ao.recurrence(GRU, start=torch.zeros(1, 1, 4)), ValueError, r"\[1, 4\]; got \[1, 1, 4\]"),
+        (
+            lambda r: ao.recurrence(GRU, start=lambda n: torch.zeros(n, 5)).scan(X),
+            ValueError,
+            r"start\(batch\) must",
+        ),
+        (lambda r: ao.recurrence(nn.LSTM(2, 4), start=torch.zeros(1, 4)), ValueError, r"tuple\(\[1, 4\], \[1, 4\]\)"),
+        (
+            lambda r: r.scan(X, state=(X[:, 0], X[:, 0])),
+            ValueError,
+            r"state must be .* \[3, 4\]; got tuple",
+        ),
+        (lambda r: OWN.scan(X, state=torch.zeros(3, 2)), ValueError, r"recurrence, \{'h': \[3, 2\]\}; got \[3, 2\]"),
     ],
 )
 def test_bad_input_gets_one_clear_error(call, error, match) -> None:
@@ -272,6 +411,29 @@ def test_bad_input_gets_one_clear_error(call, error, match) -> None:
 def test_a_step_that_changes_the_states_form_is_refused(step, match) -> None:
     with pytest.raises(ValueError, match=match):
         ao.recurrence(step, start=torch.zeros(1, 4)).scan(X)
+
+
+def test_a_step_may_change_the_dict_it_is_given_but_writes_into_no_tensor() -> None:
+    def in_place(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        state["total"] = state["total"] * 0.5 + element
+        return state
+
+    def pure(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"total": state["total"] * 0.5 + element}
+
+    elements = torch.randn(2, 4, 1)
+    one, other = (
+        ao.recurrence(step, start={"total": torch.zeros(1, 1)}).scan(elements, torch.tensor([4, 2])).states["total"]
+        for step in (in_place, pure)
+    )
+    assert torch.equal(one, other)
+    for step in (lambda e, s: s.add_(e), lambda e, s: s + e.mul_(2), lambda e, s: s.zero_() + e):
+        r = ao.recurrence(step, start=lambda batch: torch.zeros(batch, 1))
+        with pytest.raises(ValueError, match="step must not write into its element or state"):
+            r.scan(elements.clone())
+    with torch.inference_mode():
+        last = ao.recurrence(pure, start={"total": torch.zeros(1, 1)}).scan(elements).last["total"]
+    assert torch.equal(last[0], other[0, -1])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,24 @@ def test_the_recurrent_model_is_its_parts(cell):
     out, trajectory = model(elements, return_trajectory=True)
     torch.testing.assert_close(model.readout(state), out)
     torch.testing.assert_close(model.readout(trajectory.last), out)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: ao.RecurrentSetModel(
+            n(2), n(1), hidden=n(8), layers=n(2), encoder=(n(4),), orderings=n(2), seed=n(3)
+        ),
+        lambda n: ao.RecurrentSetModel(n(1), n(1), "relu", n(8), state_features=n(4), embedding=(n(9), n(2), "frozen")),
+        lambda n: ao.JanossyPooling(n(2), n(1), hidden=n(8), orderings=n(2)),
+        lambda n: ao.DeepSets(n(2), n(1), phi=(n(8),)),
+        lambda n: ao.SetTransformer(n(2), n(1), hidden=n(8), heads=n(2), inducing=n(4)),
+        lambda n: SmallCNN(n(1), n(2), side=n(8), hidden=n(4)),
+        lambda n: ao.SIRE(states="prefix", pairs=n(2), window=n(3)),
+    ],
+)
+def test_whole_numbers_of_numpy_are_as_good_as_pythons(make):
+    assert json.dumps(make(np.int64).config()) == json.dumps(make(int).config())
 
 
 def test_named_cells_are_torch_modules_with_a_learned_start():
@@ -431,6 +451,11 @@ REFUSED = {
         lambda: RecurrentSetModel(3, 2, readout_dropout=-1),
         InputError,
         "readout_dropout must be at least",
+    ),
+    "readout dropout of an own readout": (
+        lambda: RecurrentSetModel(3, 2, hidden=4, readout=nn.Linear(4, 2), readout_dropout=0.5),
+        InputError,
+        r"got 0\.5 with an own module \(Linear\): put the dropout into that",
     ),
     "activation": (lambda: RecurrentSetModel(3, 2, activation="tan"), InputError, r"did you mean 'tanh'\?"),
     "orderings": (lambda: RecurrentSetModel(3, 2, orderings=0), InputError, "orderings must be at least 1; got 0"),

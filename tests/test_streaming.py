@@ -18,7 +18,7 @@ import anyorder as ao
 from anyorder import InputError, InputTypeError
 from anyorder.models import MODELS
 from anyorder.recurrence import tree_leaves
-from anyorder.storage import tensors_to_bytes
+from anyorder.storage import tensors_from_bytes, tensors_to_bytes
 
 D = 3
 
@@ -254,6 +254,15 @@ def test_a_snapshot_with_the_wrong_state_is_refused():
     )
     with pytest.raises(InputError, match=r"does not fit this model: state_0 must have shape \[1, 6\]"):
         ao.Stream.restore(model, forged)
+
+
+@pytest.mark.parametrize("streams", [10**12, 3])
+def test_a_snapshot_that_speaks_of_other_streams_is_refused_before_room_is_made(streams):
+    model = recurrent()
+    tensors, metadata = tensors_from_bytes(ao.Stream(model, streams=2).snapshot())
+    metadata["stream"]["streams"] = streams
+    with pytest.raises(InputError, match=f"does not hold the {streams} streams it speaks of"):
+        ao.Stream.restore(model, tensors_to_bytes(tensors, metadata))
 
 
 def test_the_page_on_streaming_runs():

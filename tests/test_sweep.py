@@ -13,6 +13,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -20,13 +21,13 @@ from typer.testing import CliRunner
 
 import toy_experiment
 from anyorder import InputError, InputTypeError
-from anyorder.cli import app
+from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import duration, reproduce
-from anyorder.paper.sweep import read_rows, run_trial, sweep
+from anyorder.paper.sweep import earlier_seconds, read_rows, run_trial, sweep, write_rows
 from anyorder.paper.trials import Trial
 
-CHANGES = ("seconds", "versions", "command", "curve")  # what differs from run to run
+CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
 
 
 @pytest.fixture(autouse=True)
@@ -107,23 +108,64 @@ def test_maximize_turns_the_choice_around():
 # --- rows on disk
 
 
-def test_a_last_line_cut_off_is_left_out_and_repaired(tmp_path):
+@pytest.mark.parametrize("counted", [True, False], ids=["rows that say how many", "older rows"])
+@pytest.mark.parametrize("kept", [0.05, 0.5, 0.97])
+def test_a_last_line_cut_off_costs_its_trial_which_is_run_again(tmp_path, counted, kept):
     experiment = toy_experiment.toy()
     rows = sweep(experiment, "smoke", out=tmp_path, jobs=1)
     path = tmp_path / "toy.jsonl"
-    whole = path.read_text()
-    path.write_text(whole[:-40])
-    assert len(read_rows(path)) == len(rows) - 1
+    if not counted:
+        write_rows(path, [{k: v for k, v in row.items() if k != "trial_rows"} for row in rows])
+    *lines, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + last[: int(kept * len(last))])
+    assert bare(read_rows(path)) == bare([row for row in rows if row["trial"] != json.loads(last)["trial"]])
     again = sweep(experiment, "smoke", out=tmp_path, jobs=1)
-    assert bare(read_rows(path)) == bare(again)
-    assert path.read_text().endswith("\n")
+    assert bare(again) == bare(read_rows(path)) == bare(rows)
 
 
-def test_a_broken_line_inside_the_file_is_refused_with_its_number(tmp_path):
+def test_a_trial_whose_row_was_removed_is_run_again(tmp_path):
+    experiment = toy_experiment.toy()
+    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
     path = tmp_path / "toy.jsonl"
-    path.write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
-    with pytest.raises(InputError, match=r"toy.jsonl, line 2 is not JSON"):
-        read_rows(path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    assert len(read_rows(path)) == len(rows) - 2
+    assert bare(sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)) == bare(rows)
+
+
+def test_the_published_rows_are_all_read():
+    for path in (Path(__file__).parents[1] / "results").glob("*.jsonl"):
+        assert len(read_rows(path)) == len(path.read_text().splitlines())
+
+
+GOOD = {
+    "experiment": "toy", "method": "b", "setting": {}, "seed": 0, "scale": "smoke", "validation": {}, "metrics": {},
+    "selected": False, "parameters": 1, "seconds": 0.5, "trial": "0123456789ab",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": ', r"line 2 is not JSON \(.*\); mend or remove that line"),
+        ("3", r"line 2 is not a row of a trial: 'experiment' must be text; found none; mend or remove that line"),
+        ('{"a": 1}', r"line 2 is not a row of a trial: 'experiment' must be text; found none"),
+        (b"\x93\xff\x00\x01", r"line 2 is not JSON"),
+        (json.dumps({**GOOD, "seed": "one"}), r"line 2 .*: 'seed' must be a whole number; found 'one'"),
+        (json.dumps({**GOOD, "seconds": None}), r"line 2 .*: 'seconds' must be a number; found None"),
+        (json.dumps({**GOOD, "metrics": [1]}), r"line 2 .*: 'metrics' must be an object; found \[1\]"),
+        (json.dumps({**GOOD, "trial_rows": "2"}), r"line 2 .*: 'trial_rows' must be a whole number; found '2'"),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, message, last):
+    path = tmp_path / "toy.jsonl"
+    good, line = json.dumps(GOOD).encode(), line if isinstance(line, bytes) else line.encode()
+    path.write_bytes(good + b"\n" + line + (b"" if last else b"\n" + good + b"\n"))
+    if last and line == b'{"a": ':
+        assert read_rows(path) == [GOOD]  # cut off
+    else:
+        with pytest.raises(InputError, match=r"toy\.jsonl, " + message):
+            read_rows(path)
 
 
 def test_rows_hold_what_the_design_asks_for(tmp_path):
@@ -133,6 +175,25 @@ def test_rows_hold_what_the_design_asks_for(tmp_path):
     assert set(row["versions"]) == {"anyorder", "torch", "python"}
     assert row["command"] == "x"
     assert row["seconds"] >= 0
+    assert row["trial_rows"] == 2
+
+
+def test_seconds_count_what_interrupted_runs_did_and_kept(tmp_path):
+    trial = toy_experiment.toy().trials("smoke")[0]
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(toy_experiment.in_two_halves, trial)
+    with pytest.raises(ZeroDivisionError):
+        run_trial(lambda *_: 1 // 0, trial)  # interrupted again, with nothing new to keep
+    assert 0.39 < earlier_seconds(trial) < 1.1  # not the 0.8 that were lost
+    (row, _) = run_trial(toy_experiment.in_two_halves, trial)
+    assert 0.39 < row["seconds"] < 1.1
+
+
+def test_seconds_of_a_trial_that_kept_nothing_are_those_of_its_last_run(tmp_path):
+    trial = toy_experiment.toy(raises=0, sleep=0.3).trials("smoke")[0]
+    with pytest.raises(RuntimeError):
+        run_trial(toy_experiment.run, trial)
+    assert earlier_seconds(trial) == 0.0
 
 
 def test_rows_of_another_scale_are_left_alone(tmp_path):
@@ -153,6 +214,12 @@ def test_a_finished_trial_is_never_repeated_and_a_process_trains_on_one_thread(t
     again = sweep(experiment, "smoke", out=tmp_path, jobs=2, on_finish=lambda *finished: ran.append(finished))
     assert ran == []
     assert again == rows
+
+
+def test_a_process_has_as_many_threads_as_its_experiment_asks_for(tmp_path):
+    experiment = replace(toy_experiment.toy(), run=toy_experiment.report_threads, cpus=2)
+    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
+    assert {row["metrics"]["threads"] for row in rows} == {2}
 
 
 def test_only_and_seeds_narrow_the_sweep(tmp_path):
@@ -192,12 +259,40 @@ def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
     assert {row["seed"] for row in rows} == {0, 2}
 
 
-def test_two_sweeps_on_one_file_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("load", "error", "message"),
+    [
+        (toy_experiment.no_data, InputError, "toy is in none of the folders searched; put it there$"),
+        (toy_experiment.broken_loader, RuntimeError, r"(?s)the data could not be loaded.*in broken_loader.*'shape'"),
+    ],
+)
+def test_data_that_cannot_be_loaded_end_the_sweep_with_one_error(tmp_path, capfd, load, error, message):
+    finished = []
+    experiment = replace(toy_experiment.toy(), data=load)
+    with pytest.raises(error, match=message):
+        sweep(experiment, "smoke", out=tmp_path, jobs=2, on_finish=lambda *trial: finished.append(trial))
+    assert finished == []
+    assert capfd.readouterr().err == ""
+
+
+def test_two_sweeps_on_one_file_are_refused_whatever_their_home(tmp_path, monkeypatch):
     def second(*_):
+        monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "another"))
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1)
 
     with pytest.raises(InputError, match=r"toy.jsonl is being written by another sweep"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
+
+
+def test_sweeps_of_two_experiments_share_a_folder(tmp_path):
+    others = []
+
+    def second(*_):
+        others.append(sweep(toy_experiment.toy("other"), "smoke", out=tmp_path, jobs=1, only=["b"]))
+
+    rows = sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1, on_finish=second)
+    assert {row["experiment"] for row in rows} == {"toy"}
+    assert {row["experiment"] for row in others[0]} == {"other"}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +301,12 @@ def test_two_sweeps_on_one_file_are_refused(tmp_path):
         ({"engine": "rey"}, InputError, "engine must be one of 'local', 'ray'; got 'rey'; did you mean 'ray'"),
         ({"only": ["c"]}, InputError, "only must be one of 'a', 'b'; got 'c'"),
         ({"jobs": 0}, InputError, "jobs must be at least 1; got 0"),
+        (
+            {"address": "head:6379"},
+            InputError,
+            "address head:6379 is that of a Ray head; choose the engine ray as well",
+        ),
+        ({"engine": "ray", "jobs": 2}, InputError, "jobs counts local processes; with the engine ray the cluster"),
         ({"seeds": 1.5}, InputTypeError, "seeds must be a whole number; got 1.5"),
         ({"scale": "huge"}, InputError, "scale must be one of 'smoke', 'laptop'; got 'huge'"),
     ],
@@ -252,10 +353,19 @@ def test_ten_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tm
     assert bare(rows) == bare(sweep_lengths(tmp_path / "whole", tmp_path / "home"))
     assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows)
     assert list((tmp_path / "home").glob("trials/*/*")) == []  # nothing unfinished is left behind
-    assert [file.name for file in path.parent.iterdir()] == ["lengths.jsonl"]
+    assert {file.name for file in path.parent.iterdir()} == {"lengths.jsonl", ".lengths.jsonl.lock"}
 
 
 # --- the command
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"engine": "raay"}, "did you mean 'ray'"), ({"jobs": 0}, "jobs must be at least 1; got 0")],
+)
+def test_the_plan_alone_refuses_what_the_run_would(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        reproduce("parity", "smoke", out=tmp_path, dry_run=True, **options)
 
 
 def test_the_command_runs_a_real_experiment_and_shows_plan_and_time_first(tmp_path, capsys):
@@ -300,6 +410,74 @@ def test_an_unknown_experiment_is_refused_with_a_guess(tmp_path):
         reproduce("parety", "smoke", out=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"address": "head:6379"}, "address head:6379 is that of a Ray head"),
+        ({"engine": "ray", "jobs": 2}, "jobs counts local processes"),
+        ({"cpus": 0}, "cpus must be at least 1; got 0"),
+        ({"gpus": -1}, "gpus must be at least 0; got -1"),
+        ({"gpus": 1}, "gpus is 1, but torch finds no GPU on this machine; leave it out to use processors"),
+    ],
+)
+def test_what_an_engine_would_not_heed_is_refused_before_the_plan(tmp_path, capsys, monkeypatch, options, message):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    for name in ("parity", "synthetic"):
+        with pytest.raises(InputError, match=message):
+            reproduce(name, "smoke", out=tmp_path, dry_run=True, **options)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["parity", "ecg", "bags"])
+def test_processors_and_gpus_reach_the_engine_and_the_training(tmp_path, monkeypatch, name):
+    swept, devices = [], []
+    monkeypatch.setattr(
+        "anyorder.paper.reproduce.sweep", lambda experiment, *_, **more: swept.append((experiment, more))
+    )
+    words = ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path), "--engine", "ray"]
+    for more in (["--cpus", "3"], ["--gpus", "0.5"]):
+        result = CliRunner().invoke(app, words + more)
+        assert result.exit_code == 0, result.output
+    (threaded, _), (accelerated, more) = swept
+    assert (threaded.cpus, threaded.gpus, accelerated.cpus, accelerated.gpus) == (3, 0, 1, 0.5)
+    assert more["command"].endswith("--gpus 0.5")
+
+    class Stop(Exception):
+        pass
+
+    def noted(*_, config, **__):
+        devices.append(config.device)
+        raise Stop
+
+    monkeypatch.setattr("anyorder.paper.runs.train", noted)
+    monkeypatch.setattr("anyorder.paper.real_runs.train", noted)
+    data = None if threaded.data is None else threaded.data("smoke")
+    for experiment in (threaded, accelerated):
+        with pytest.raises(Stop):
+            experiment.run(experiment.trials("smoke")[0], data, tmp_path)
+    assert devices == ["cpu", "auto"]
+
+
+@pytest.mark.parametrize("words", [["parity"], ["synthetic"], ["parity", "--dry-run"]])
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_file_as_out_is_refused_before_the_plan(tmp_path, monkeypatch, capsys, words, out):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr("sys.argv", ["anyorder", "reproduce", *words, "--scale", "smoke", "--out", out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [f"anyorder: out must be a folder; {tmp_path / 'file'} is a file; choose another"]
+
+
+def test_a_folder_in_place_of_the_rows_is_refused(tmp_path):
+    (tmp_path / "toy.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"toy\.jsonl must be a file of rows, and is a folder; move it away"):
+        sweep(toy_experiment.toy(), "smoke", out=tmp_path)
+
+
 def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path, capsys):
     reproduce("synthetic", "laptop", out=tmp_path, dry_run=True)
     first = capsys.readouterr().out.splitlines()[0]
@@ -309,6 +487,19 @@ def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path
     )
     assert f"About {duration(hours)} of one core's time in all." in first
     assert hours < 24 * 3600
+
+
+def test_a_continued_trial_does_not_set_the_pace(tmp_path, monkeypatch, capsys):
+    experiment = replace(toy_experiment.toy(), run=toy_experiment.in_two_halves)
+    monkeypatch.setitem(EXPERIMENTS, "toy", experiment)
+    trials = experiment.trials("smoke", only=["b"])
+    for trial in trials[:2]:
+        with pytest.raises(KeyboardInterrupt):
+            run_trial(experiment.run, trial)
+    monkeypatch.setitem(EXPERIMENTS, "toy", replace(experiment, run=toy_experiment.run))
+    reproduce("toy", "smoke", out=tmp_path, jobs=1, only=["b"])
+    left = [line.rsplit("; ")[1] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert left[:2] == ["10 s left", "8 s left"]  # the declared 2 s for each of the others
 
 
 def test_on_a_terminal_a_table_shows_each_methods_progress(tmp_path, monkeypatch):

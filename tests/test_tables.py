@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -191,6 +194,12 @@ def test_row_order_is_kept_without_an_order_column_and_ties_keep_it_too():
         ["2024-01-01 10:00:03", *["2024-01-01 10:00:01"] * 2, "2024-01-01 10:00:02"] + ["2024-01-01 10:00:01.5"] * 2,
         [2**60 + 3, 2**60 + 1, 2**60 + 1, 2**60 + 2, 2**60, 2**60 + 2],
         [0.3, 0.1, 0.1, 0.2, 0.1, 0.2],
+        [
+            "2024-05-31T12:00:03Z",
+            *["2024-05-31T12:00:01Z"] * 2,
+            "2024-05-31T14:00:02+02:00",
+            *["2024-05-31T12:00:02Z"] * 2,
+        ],
     ],
 )
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
@@ -198,6 +207,19 @@ def test_order_may_be_numbers_or_times(tmp_path, when, name):
     dose = [3.0, 1.0, 1.0, 2.0, 1.0, 2.0]
     path = write(frame(when=when, dose=dose), tmp_path / name)
     data, _ = read_table(path, set_id="visit", target="outcome", order="when", features=["dose"])
+    assert (data.elements[:3, 0].diff() > 0).all()
+    assert (data.elements[3:5, 0].diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.time32("s"), pa.time64("us"), pa.duration("s"), pa.date32(), pa.timestamp("ms"), pa.timestamp("ns", "UTC")],
+)
+def test_order_may_be_any_time_that_parquet_has(tmp_path, kind):
+    table = pa.Table.from_pandas(frame(dose=[3.0, 1.0, 1.0, 2.0, 1.0, 2.0])).drop_columns("when")
+    steps = pa.array([3, 1, 1, 2, 1, 2], pa.int32() if kind in (pa.time32("s"), pa.date32()) else pa.int64())
+    pq.write_table(table.append_column("when", steps.cast(kind)), tmp_path / "t.parquet")
+    data, _ = read_table(tmp_path / "t.parquet", set_id="visit", target="outcome", order="when", features=["dose"])
     assert (data.elements[:3, 0].diff() > 0).all()
     assert (data.elements[3:5, 0].diff() > 0).all()
 
@@ -275,6 +297,15 @@ def test_missing_values_are_dropped_or_filled_as_asked(tmp_path, name):
     np.testing.assert_allclose(zero.elements[[3, 5], 0], -schema.features[0].mean / schema.features[0].scale)
 
 
+def test_dropped_rows_leave_no_class_and_no_category_behind(tmp_path):
+    """Only the visit c has the class dead and the drug z, and its row is dropped."""
+    rows = frame(dose=[1.0, 2.0, 3.0, 4.0, None, 6.0], outcome=["ill", "well", "ill", "well", "dead", "ill"])
+    table = learn_table(rows, set_id="visit", target="outcome", missing="drop-row")
+    assert table.schema.classes == ("ill", "well")
+    assert table.schema.features[2].categories == ("x", "y")
+    assert table.schema.read(rows, with_target=True).set_ids.to_pylist() == ["b", "a", "c"]
+
+
 def test_a_missing_category_is_no_category_and_not_unseen():
     rows = frame(drug=["x", None, "x", "y", "y", "x"])
     table = learn_table(rows, set_id="visit", target="outcome", features=["drug"], missing="mean")
@@ -322,6 +353,18 @@ BAD_TABLES = [
     (frame(dose=[None] * 6), {"missing": "drop-row"}, "drop-row leaves nothing to learn from"),
     (frame(drug=["1", "2", "three", "4", "5", "6"]), {}, "'drug' holds text among its numbers: 'three' in row 3"),
     (frame(outcome=["1", "2", "1", "2", "x", "1"]), {}, "target 'outcome' holds text among its numbers: 'x'"),
+    (frame(drug=["1", "2", "1_0", "4", "5", "6"]), {}, "'drug' holds text among its numbers: '1_0' in row 3"),
+    (frame(drug=["1", "2", "\u0661", "4", "5", "6"]), {}, "'drug' holds text among its numbers: '\u0661' in row 3"),
+    (frame(drug=["true", "0.5", "true", "1", "0", "0"]), {}, "'drug' holds text among its numbers: 'true' in row 1"),
+    (frame(drug=["true", "false", "true", "1", "no", "0"]), {}, "'drug' holds text among its numbers: 'no' in row 5"),
+    (frame(outcome=["1", "0.5", "1", "0.5", "true", "1"]), {}, "target 'outcome' holds text among its numbers: 'true'"),
+    (frame(outcome=[1e39, 2, 1e39, 2, 2, 1e39]), {}, "target 'outcome' holds numbers as large as 1e\\+39"),
+    (frame(dose=[1e200, 1, 2, 3, 4, 5]), {}, "feature 'dose' holds numbers as large as 1e\\+200"),
+    (frame(dose=[1e308, 1e308, 1e308, 3, 4, 5]), {}, "feature 'dose' holds numbers as large as 1e\\+308"),
+    (frame(), {"set_id": "outcome"}, "'outcome' is named twice among set id, target and order"),
+    (frame(), {"order": "outcome"}, "'outcome' is named twice among set id, target and order"),
+    (frame(), {"features": ["dose", "drug", "dose"]}, "'dose' is named twice among the features"),
+    (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "has a column without a name, as pandas writes row numbers"),
     (frame(when=["first", *"abcde"]), {"order": "when"}, "order column 'when' must hold numbers or times"),
     (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
     (frame(), {"task": "ranking"}, "task must be one of 'classification', 'regression'"),
@@ -381,6 +424,12 @@ def test_times_are_no_features():
         ("t.csv", b"a,b\n1,2\n3\n", "cannot be read as a table: CSV parse error"),
         ("t.csv", b"a,a\n1,2\n", "two columns named 'a'"),
         ("t.csv", b"\xff\xfe\x00a", "cannot be read as a table"),
+        ("t.csv.gz", b"no gzip", r"t\.csv\.gz cannot be read as a table: zlib"),
+        (
+            "t.csv.gz",
+            gzip.compress(b"a,b\n1,2\n" * 99, mtime=0)[:-20],
+            r"t\.csv\.gz cannot be read as a table: Truncated",
+        ),
         ("t.parquet", b"PAR1 no", "cannot be read as a table"),
         ("t.npz", b"PK no", "cannot be read as"),
         ("t.xlsx", b"", r"must end in \.csv"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import resource
@@ -13,6 +14,7 @@ import textwrap
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from torch.nn import functional as F
 import anyorder as ao
 from anyorder.batches import pieces
 from anyorder.inference import predict
-from anyorder.storage import load_tensors
+from anyorder.storage import load_tensors, save_tensors
 from anyorder.tables import SetData
 from anyorder.training import LOSSES, OPTIMIZERS, Objective, TrainConfig, train
 
@@ -207,6 +209,21 @@ def test_every_optimiser_goes_with_every_schedule(name, schedule):
 # The dial --------------------------------------------------------------------------------------------------------
 
 
+def test_the_one_cycle_schedule_moves_the_momentum_of_named_optimisers_alone():
+    seen = []
+
+    def own(kind, **options):
+        return lambda parameters: seen.append(kind(parameters, lr=0.01, **options)) or seen[-1]
+
+    for make, name, value in [
+        (own(torch.optim.SGD), "momentum", 0),
+        (own(torch.optim.Adam, betas=(0.5, 0.9)), "betas", (0.5, 0.9)),
+        (own(torch.optim.RMSprop), "momentum", 0),
+    ]:
+        trained(sums(), optimizer=make)
+        assert seen[-1].param_groups[0][name] == value
+
+
 def test_a_schedule_of_the_weight_is_asked_for_the_share_done():
     asked: list[float] = []
 
@@ -228,6 +245,29 @@ def test_a_budget_raises_the_weight_until_the_gap_is_met():
     assert max(weights) > 1.0 > weights[0]
     assert result.history[-1]["gap"] < 0.03
     assert trained(sums(64), epochs=50, learning_rate=0.03)[1].history[-1]["gap"] > 0.03
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_a_budget_goes_on_where_a_batch_has_no_two_sets_with_a_pair(batch_size):
+    budget = ao.InvarianceBudget(target=1e-9, rate=0.5)
+    _, result = trained(sums(33), penalty=SIRE, penalty_weight=budget, batch_size=batch_size, epochs=5, gap_every=0)
+    updates = -(-result.steps // 10)
+    assert budget.weight == pytest.approx(math.exp(0.5 * updates))
+
+
+COMPARING = {"relative": ao.SIRE(relative=True), "partners": ao.SIRE(partners="batch")}
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_a_batch_or_window_without_mates_has_no_penalty(name):
+    penalty = COMPARING[name]
+    _, result = trained(sums(33), penalty=penalty, penalty_weight=1.0)
+    assert result.history[-1]["penalty"] > 0
+    long_one = SetData.of([torch.rand(n, 1) for n in (20, 3, 3, 3)], torch.rand(4))
+    _, result = trained(long_one, penalty=penalty, penalty_weight=1.0, window=4)
+    assert result.history[-1]["penalty"] > 0
+    with pytest.raises(ao.InputError, match=r"compares the samples of a batch, .* batch_size is 1, of 48 samples"):
+        trained(sums(), penalty=penalty, penalty_weight=1.0, batch_size=1)
 
 
 # Validation, stopping, the best weights ---------------------------------------------------------------------------
@@ -255,6 +295,18 @@ def test_early_stopping_waits_for_patience_epochs():
     assert (result.stopped, result.best_epoch, len(result.history)) == ("patience", 1, 5)
 
 
+def test_a_figure_that_is_not_finite_is_never_the_best():
+    nan = float("nan")
+    for values, maximize in [([nan, 3.0, 2.0, nan, 4.0], False), ([float("inf"), 2.0, 3.0, nan, 1.0], True)]:
+        figures = iter(values)
+        _, result = trained(
+            sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), maximize=maximize, epochs=5
+        )
+        assert (result.best_epoch, result.best_validation) == (2, values[2])
+    with pytest.raises(ao.InputError, match=r"training diverged, the validation figure, never finite, is nan"):
+        trained(sums(), validation=sums(seed=1), metric=lambda o, t: nan)
+
+
 def test_plateau_lowers_the_learning_rate():
     _, result = trained(
         sums(), validation=sums(seed=1), metric=lambda o, t: 1.0, schedule="plateau", plateau_patience=1, epochs=6,
@@ -274,6 +326,16 @@ def test_divergence_keeps_the_best_weights_or_says_so():
         subject, result = trained(sums(), loss=loss, validation=sums(seed=1), epochs=9)
     assert result.stopped == "diverged"
     assert torch.isfinite(flat(subject)).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 3}])
+def test_weights_that_diverge_under_an_encoder_are_not_blamed_on_the_data(options):
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = (output - target).square().mean()
+        return value + torch.sqrt(0 * value)  # a gradient of NaN
+
+    with pytest.raises(ao.InputError, match="training diverged, the loss is nan"):
+        trained(sums(), start=model(encoder=(4,)), loss=loss, penalty=SIRE, penalty_weight=1.0, **options)
 
 
 # Randomness -------------------------------------------------------------------------------------------------------
@@ -449,10 +511,18 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
 
 
 def test_a_finished_run_is_returned_at_once(tmp_path):
-    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1))
-    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=lambda o, t: 1 / 0)
+    calls = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(1)
+        return F.mse_loss(output, target)
+
+    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
+    taken = len(calls)
+    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
     assert torch.equal(flat(first), flat(again))
     assert a == b
+    assert len(calls) == taken > 0
 
 
 def test_another_run_in_the_same_workdir_is_refused(tmp_path):
@@ -463,6 +533,39 @@ def test_another_run_in_the_same_workdir_is_refused(tmp_path):
         trained(sums(), workdir=tmp_path, start=model(hidden=7))
     with pytest.raises(ao.InputError, match=r"holds a run with another elements: 240 there, 150 here"):
         trained(sums(30), workdir=tmp_path)
+
+
+def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
+    data = sums()
+    budget = {"penalty": SIRE, "penalty_weight": ao.InvarianceBudget(target=0.1)}
+    run = {**budget, "workdir": tmp_path, "validation": sums(seed=1), "unlabelled": sums(seed=2)}
+    trained(data, **run)
+    trained(data, **run)
+    weights, less = torch.linspace(0.5, 1.5, 48), SetData(data.elements, data.offsets, -data.targets)
+    for other in (sums(seed=3), less, SetData(data.elements, data.offsets, data.targets, weights)):
+        with pytest.raises(ao.InputError, match=r"holds a run with another data: '.*own workdir"):
+            trained(other, **run)
+    with pytest.raises(ao.InputError, match="another validation"):
+        trained(data, **{**run, "validation": sums(seed=4)})
+    with pytest.raises(ao.InputError, match="another unlabelled"):
+        trained(data, **{**run, "unlabelled": sums(seed=4)})
+    with pytest.raises(ao.InputError, match=r"another budget: .*'target': 0\.1.* there, .*'target': 0\.001.* here"):
+        trained(data, **{**run, "penalty_weight": ao.InvarianceBudget(target=0.001)})
+    with pytest.raises(ao.InputError, match="another loss: 'mse' there, 'l1' here"):
+        trained(data, **run, loss="l1")
+
+
+def test_a_checkpoint_that_says_less_of_its_run_is_continued(tmp_path):
+    whole, _ = trained(sums(), epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, metadata = load_tensors(path)
+    for name in ("data", "validation", "unlabelled", "budget", "loss"):
+        del metadata["run"][name]
+    save_tensors(path, tensors, metadata)
+    resumed, _ = trained(sums(), epochs=4, workdir=tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
@@ -500,11 +603,12 @@ RUN = """
         return os.waitpid(child, 0)[1] == signal.SIGKILL
 
     workdir, moments, kills = sys.argv[1], random.Random(0), 0
+    run(None)  # what is loaded once is loaded
     pace = time.monotonic()
     expected = run(None)
     pace = time.monotonic() - pace  # a whole run without checkpoints
     for _ in range(10):
-        kills += killed_after(moments.uniform(0.01, 0.12) * pace, workdir)
+        kills += killed_after(moments.uniform(0.01, 0.1) * pace, workdir)
         if os.path.exists(workdir + "/checkpoint.safetensors"):
             print("steps", load_tensors(workdir + "/checkpoint.safetensors")[1]["result"]["steps"])
     print("kills", kills)
@@ -618,6 +722,12 @@ def test_every_setting_is_checked_at_construction(options, message):
         TrainConfig(**options)
 
 
+def test_numbers_of_numpy_are_settings_like_others():
+    assert type(TrainConfig(epochs=np.int64(3), window=np.int32(4)).epochs) is int
+    options = {"epochs": np.int64(3), "batch_size": np.int64(16), "patience": np.int64(2)}
+    assert json.loads(json.dumps(TrainConfig(**options).to_dict()))["patience"] == 2
+
+
 def test_what_train_refuses():
     data, no_targets = sums(), SetData.of(torch.rand(4, 3))
     with pytest.raises(ao.InputError, match="data must have targets"):
@@ -638,6 +748,16 @@ def test_what_train_refuses():
         trained(data, start=ao.SetTransformer(1, 1), window=4)
     with pytest.raises(ao.InputError, match="tensorboard=True needs a workdir"):
         trained(data, tensorboard=True)
+    with pytest.raises(TypeError, match=r"penalty must be a penalty, such as anyorder.SIRE\(\).*; got 'sire'"):
+        trained(data, penalty="sire", penalty_weight=1.0)
+    with pytest.raises(ao.InputError, match="unlabelled must have the 1 features of data; got 3"):
+        trained(data, unlabelled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.InputError, match=r"device must be 'auto' or one torch has here, .*; got 'cdua'"):
+        trained(data, device="cdua")
+    with pytest.raises(TypeError, match=r"takes class numbers \(int64\); data.targets are torch.float32"):
+        trained(data, loss="cross-entropy")
+    with pytest.raises(ao.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
+        trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)
     weights = torch.ones(48)
     with pytest.raises(ao.InputError, match="with weights the loss must return one value a sample"):
         trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)

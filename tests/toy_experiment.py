@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from anyorder import InputError
 from anyorder.paper.sweep import sweep
 from anyorder.paper.trials import Experiment, Plan, Trial, grid
 
@@ -37,8 +38,26 @@ def run(trial: Trial, data: object, workdir: Path) -> list[dict]:
     ]
 
 
+def in_two_halves(trial: Trial, data: object, workdir: Path) -> list[dict]:
+    """The first half is kept; the second is interrupted once."""
+    if not (workdir / "half").exists():
+        time.sleep(0.4)
+        (workdir / "half").touch()
+        time.sleep(0.8)
+        raise KeyboardInterrupt
+    return run(trial, data, workdir)
+
+
 def report_threads(trial: Trial, data: object, workdir: Path) -> list[dict]:
     return [{**run(trial, data, workdir)[0], "metrics": {"threads": torch.get_num_threads()}}]
+
+
+def no_data(scale: str) -> None:
+    raise InputError("toy is in none of the folders searched; put it there")
+
+
+def broken_loader(scale: str) -> None:
+    raise KeyError("shape")
 
 
 def toy(name: str = "toy", **fixed: object) -> Experiment:

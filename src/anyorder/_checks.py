@@ -79,6 +79,8 @@ def real_number(
         number = float(value)
     except (TypeError, ValueError):
         raise InputTypeError(f"{name} must be a number; got {value!r} ({type(value).__name__})") from None
+    except OverflowError:
+        number = math.inf
     rules = [
         (math.isfinite(number), "finite"),
         (at_least is None or number >= at_least, f"at least {at_least}"),

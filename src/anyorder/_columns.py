@@ -22,6 +22,7 @@ from anyorder._checks import InputError, InputTypeError
 MOST_CATEGORIES = 1000
 _BLOCK_BYTES = 1 << 24
 _BLOCK_ROWS = 1 << 18
+_ROW_NUMBERS = {"", "__index_level_0__"}  # what pandas calls them in CSV and Parquet
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -66,6 +67,11 @@ class Columns:
         with _blocks(source, progress) as (available, read):
             self.names = [n for n in available if n not in special] if names is None else list(names)
             self._check_names(available, special)
+            if names is None and _ROW_NUMBERS & {*self.names}:
+                raise InputError(
+                    f"{self.source} has a column without a name, as pandas writes row numbers; leave it out of the "
+                    "file (to_csv(index=False)), or choose the columns with --features"
+                )
             self._values: dict[str, list[Any]] = {name: [] for name in self.names}
             first = 1
             for block in read([*special, *self.names]):
@@ -84,6 +90,10 @@ class Columns:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 shown = ", ".join(available[:12]) + (", …" if len(available) > 12 else "")
                 raise InputError(f"{self.source} has no column {name!r}; its columns are {shown}{hint}")
+        for given, what in ((special, "set id, target and order"), (self.names, "the features")):
+            for name in given:
+                if given.count(name) > 1:
+                    raise InputError(f"column {name!r} is named twice among {what}; name each column once")
         for name in self.names:
             if name in special:
                 raise InputError(f"{name!r} is the set id, target or order column; it cannot be a feature too")
@@ -109,12 +119,14 @@ class Columns:
         self.rows += int(keep.sum())
         for name, chunk in values.items():
             if mask is not None:
-                chunk = chunk[keep] if isinstance(chunk, np.ndarray) else chunk.filter(mask)
+                chunk = chunk[keep] if isinstance(chunk, np.ndarray) else _without(chunk, mask)
             self._values[name].append(chunk)
-        for column, chunks in ((self.set_id, self._ids), (self.target, self._targets)):
-            if column is not None:
-                codes = self._whole(column, _plain(block.column(column)), first).dictionary_encode()
-                chunks.append(codes if mask is None else codes.filter(mask))
+        if self.set_id is not None:  # a set that loses all its rows keeps its name
+            ids = self._whole(self.set_id, _plain(block.column(self.set_id)), first).dictionary_encode()
+            self._ids.append(ids if mask is None else ids.filter(mask))
+        if self.target is not None:
+            targets = self._whole(self.target, _plain(block.column(self.target)), first).dictionary_encode()
+            self._targets.append(targets if mask is None else _without(targets, mask))
         if self.order is not None:
             keys = _order_keys(self.order, self._whole(self.order, _plain(block.column(self.order)), first))
             self._orders.append(keys[keep])
@@ -160,8 +172,15 @@ class Columns:
         count = sum(len(chunk) for chunk in chunks)
         if count == 0:
             raise InputError(f"feature {name!r} has no values at all; leave it out with --features")
-        mean = sum(float(chunk.sum()) for chunk in chunks) / count
-        scale = (sum(float(((chunk - mean) ** 2).sum()) for chunk in chunks) / count) ** 0.5
+        with np.errstate(over="ignore"):
+            mean = sum(float(chunk.sum()) for chunk in chunks) / count
+            scale = (sum(float(((chunk - mean) ** 2).sum()) for chunk in chunks) / count) ** 0.5
+        if not np.isfinite(scale):
+            largest = max(float(np.abs(chunk).max(initial=0.0)) for chunk in chunks)
+            raise InputError(
+                f"feature {name!r} holds numbers as large as {largest:.3g}, whose mean and spread are beyond float64; "
+                "give it in another unit, or leave it out with --features"
+            )
         return Feature(name, "number", mean, scale if scale > 1e-12 * max(abs(mean), 1e-300) else 1.0)
 
     def encoded(self, features: Sequence[Feature], rank: np.ndarray | None) -> tuple[np.ndarray, dict[str, int]]:
@@ -215,6 +234,12 @@ class Columns:
             numbers = np.array(values, dtype=np.float64)
             if not np.isfinite(numbers).all():
                 raise InputError(f"target {self.target!r} holds NaN or an infinite value; every set needs a number")
+            largest = float(np.abs(numbers).max())
+            if largest > float(np.finfo(np.float32).max):
+                raise InputError(
+                    f"target {self.target!r} holds numbers as large as {largest:.3g}, beyond what float32 holds; "
+                    "give it in another unit"
+                )
             self.labels = numbers[codes]
             return task, None
         if kind == "float":
@@ -268,7 +293,8 @@ def _guess_kind(name: str, array: pa.Array) -> str:
     """Numbers or categories; a text column counts as numbers when most of its first values are."""
     if pa.types.is_string(array.type):
         head = array.drop_null()[:1000].to_pylist()
-        return "number" if 2 * sum(_reads_as_number(v) for v in head) > len(head) else "category"
+        numbers = sum(_reads_as_number(v) or _reads_as_boolean(v) for v in head)
+        return "number" if 2 * numbers > len(head) else "category"
     if _is_number(array.type):
         return "number"
     raise InputError(
@@ -283,13 +309,17 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _reads_as_number(text: str) -> bool:
-    if text.strip().lower() in _BOOLEANS:
-        return True
+    """Whether Arrow reads it so; Python alone would take 1_0 and digits of other scripts too."""
+    text = text.strip()
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return text.isascii() and "_" not in text
+
+
+def _reads_as_boolean(text: str) -> bool:
+    return text.strip().lower() in _BOOLEANS
 
 
 def _numbers(name: str, array: pa.Array, first: int, source: str) -> np.ndarray:
@@ -303,7 +333,8 @@ def _numbers(name: str, array: pa.Array, first: int, source: str) -> np.ndarray:
         except pa.ArrowInvalid:
             continue
         return numbers.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-    bad = next(i for i, v in enumerate(array.to_pylist()) if v is not None and not _reads_as_number(v))
+    odd = [i for i, v in enumerate(array.to_pylist()) if v is not None and not _reads_as_number(v)]
+    bad = next((i for i in odd if not _reads_as_boolean(array[i].as_py())), odd[0])
     raise InputError(
         f"feature {name!r} holds text among its numbers: {array[bad].as_py()!r} in row {first + bad} of {source}; "
         f"correct it, or read the column as categories with --categorical {name}"
@@ -311,11 +342,10 @@ def _numbers(name: str, array: pa.Array, first: int, source: str) -> np.ndarray:
 
 
 def _order_keys(name: str, array: pa.Array) -> np.ndarray:
-    if pa.types.is_temporal(array.type):
-        array = array.cast(pa.timestamp("ns")) if not pa.types.is_time(array.type) else array
-        return array.to_numpy(zero_copy_only=False).astype("int64")
+    if pa.types.is_date32(array.type) or pa.types.is_time32(array.type):
+        array = array.cast(pa.int32())
     text = pa.types.is_string(array.type)
-    for kind in (pa.int64(), pa.float64(), pa.timestamp("ns")):
+    for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         try:
             keys = (pc.utf8_trim_whitespace(array) if text else array).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -338,7 +368,7 @@ def _target_values(name: str, distinct: pa.Array) -> tuple[str, list[Any]]:
         return "float", [float(v) for v in values]
     if not pa.types.is_string(distinct.type):
         raise InputError(f"target {name!r} is of type {distinct.type}; it must hold numbers, text or booleans")
-    if all(v.strip().lower() in _BOOLEANS for v in values):
+    if all(map(_reads_as_boolean, values)):
         return "boolean", [_BOOLEANS[v.strip().lower()] for v in values]
     odd = [v for v in values if not _reads_as_number(v)]
     if len(odd) == len(values):
@@ -351,6 +381,12 @@ def _target_values(name: str, distinct: pa.Array) -> tuple[str, list[Any]]:
         return "integer", [int(v) for v in values]
     except ValueError:
         return "float", [float(v) for v in values]
+
+
+def _without(chunk: Any, keep: pa.Array) -> Any:
+    """A chunk without the rows dropped, nor the values that only they held."""
+    chunk = chunk.filter(keep)
+    return chunk.dictionary_decode().dictionary_encode() if pa.types.is_dictionary(chunk.type) else chunk
 
 
 def _filled(chunks: list[Any], kind: str) -> list[Any]:
@@ -395,7 +431,7 @@ def _blocks(source: Any, progress: bool | None) -> Iterator[tuple[list[str], _Re
     try:
         with _bar(progress, path) as advance:
             yield openers[ending](path, advance)
-    except (pa.ArrowException, zipfile.BadZipFile, UnicodeDecodeError) as error:
+    except (pa.ArrowException, zipfile.BadZipFile, UnicodeDecodeError, OSError) as error:
         words = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as a table: {words}") from None
 

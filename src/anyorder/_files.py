@@ -1,4 +1,4 @@
-"""Files that cannot run code: atomic writes, and tensors with JSON beside them."""
+"""Files: where what is unfinished lives, atomic writes, and tensors with JSON beside them that cannot run code."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from anyorder._checks import InputError, InputTypeError
 
 _NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _NO_ROOM[errno.EFBIG] = "the file would be larger than the system allows"
+
+
+def home() -> Path:
+    """Where downloads and unfinished runs live: ``ANYORDER_HOME``, or the user's cache folder."""
+    import pooch  # half a second that only those who ask should wait
+
+    return Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")).expanduser()
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:

@@ -124,12 +124,10 @@ class SetTransformer(SetModel):
         embedding: Embedding | None = None,
     ) -> None:
         super().__init__(in_features, out_features, embedding)
-        whole_number("hidden", hidden)
-        whole_number("heads", heads)
-        whole_number("blocks", blocks)
-        whole_number("seeds", seeds)
+        hidden, heads = whole_number("hidden", hidden), whole_number("heads", heads)
+        blocks, seeds = whole_number("blocks", blocks), whole_number("seeds", seeds)
         if inducing is not None:
-            whole_number("inducing", inducing)
+            inducing = whole_number("inducing", inducing)
         if hidden % heads:
             raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
         drop = probability("dropout", dropout)

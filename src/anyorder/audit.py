@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.audit_report import ROUNDING, Comparison, Report, WorstCase
-from anyorder.estimates import Estimate, bootstrap_interval, estimate, short
+from anyorder.estimates import Estimate, bootstrap_interval, estimate, rate_interval, short
 from anyorder.ordering_search import search_orderings
 from anyorder.orderings import random_orderings
 from anyorder.predictors import Predictor, Sets, evaluating
@@ -107,13 +107,20 @@ def compare(models: Mapping[str, Any], elements: Any, lengths: Any = None, **opt
     if not models:
         raise InputError("models must hold at least one predictor; got an empty dict")
     seed = _seed(options.pop("generator", None))
-    reports = {}
+    reports: dict[str, Report] = {}
     for name, predict in models.items():
         generator = torch.Generator().manual_seed(seed)
         try:
-            reports[str(name)] = audit(predict, elements, lengths, generator=generator, **options)
+            report = audit(predict, elements, lengths, generator=generator, **options)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}") from error
+        for other, first in reports.items():
+            if first.task != report.task:
+                raise InputError(
+                    f"models must be of one kind: {other!r} is audited as {first.task}, {name!r} as {report.task}; "
+                    "compare them apart, or say which with task="
+                )
+        reports[str(name)] = report
     return Comparison(reports)
 
 
@@ -208,7 +215,7 @@ class _Audit:
         by_distance = self._curve(curve, "distance", 0.65)
         by_position = self._curve(curve, "position", 0.78)
         state_gap = self._states(predict, curve)
-        worst = self._search(totals.candidates)
+        worst = self._search(totals.candidates, totals.draws)
 
         gaps = totals.gap / totals.draws
         classifies = self.classes is not None
@@ -221,7 +228,7 @@ class _Audit:
             output_gap_ci=bootstrap_interval(gaps, self.rng),
             spread=spread,
             flip_rate=float(flips.mean()) if classifies else None,
-            flip_rate_ci=bootstrap_interval(flips, self.rng) if classifies else None,
+            flip_rate_ci=rate_interval(flips, self.rng) if classifies else None,
             ever_flipped=float((flips > 0).mean()) if classifies else None,
             flips=self._flips(totals),
             by_distance=by_distance,
@@ -429,7 +436,7 @@ class _Audit:
         return gaps
 
     # The worst
-    def _search(self, candidates: dict[int, tuple[float, np.ndarray]]) -> list[WorstCase]:
+    def _search(self, candidates: dict[int, tuple[float, np.ndarray]], draws: int) -> list[WorstCase]:
         if not candidates:
             return []
         chosen = sorted(candidates, key=lambda sample: -candidates[sample][0])
@@ -452,7 +459,7 @@ class _Audit:
             if self.clock.past(1.0):
                 self.notes.append("The time budget ended the search for the worst ordering early.")
         for i, sample in enumerate(chosen):
-            gap, order, exact, tried = candidates[sample][0], starts[i], False, self.settings.permutations
+            gap, order, exact, tried = candidates[sample][0], starts[i], False, draws
             if self.settings.search:
                 tried += found[i].tried
                 exact = found[i].exact
@@ -530,6 +537,11 @@ class _Audit:
         if values.dtype.kind not in "biu":
             raise InputTypeError(f"labels of a classification must be class numbers or names; got {values.dtype}")
         columns = self.given.shape[1]
+        if columns == 1 and (self.given != np.round(self.given)).any() and not np.isin(values, (0, 1)).all():
+            raise InputError(
+                "labels of one column of scores or probabilities must be 0 and 1, 1 for those above the threshold; "
+                f"got {', '.join(map(str, np.unique(values)[:5]))}: map them, as in labels == {values.max()}"
+            )
         if columns > 1 and (values.min() < 0 or values.max() >= columns):
             raise InputError(
                 f"labels must be class numbers from 0 to {columns - 1}; got {values.min()} to {values.max()}"

@@ -29,7 +29,7 @@ from matplotlib.ticker import MaxNLocator
 from anyorder import __version__
 from anyorder._checks import InputError
 from anyorder._files import write_atomically
-from anyorder.estimates import Estimate, percent, short
+from anyorder.estimates import Estimate, interval, percent, short
 
 _FLOOR = 1e-5
 _ROWS_SHOWN = 16
@@ -170,18 +170,19 @@ def _curve(
 ) -> Figure:
     x = np.array(list(values))
     y = np.array([float(v) for v in values.values()])
-    low, high = np.array([v.ci for v in values.values()]).T
+    low, high = np.array([v.ci or (np.nan, np.nan) for v in values.values()]).T
+    band = "" if np.isnan(low).all() else " with 95 % band"
 
     def draw(axes: Axes) -> None:
         axes.fill_between(x, low, high, color=SOFT, linewidth=0)
         axes.plot(x, y, color=BLUE, linewidth=2, marker="o", markersize=4.5 if len(x) < 30 else 0)
         axes.set(title=title, xlabel=label, ylabel=unit)
-        axes.set_ylim(0, _headroom(high.max()))
+        axes.set_ylim(0, _headroom(np.fmax(y, high).max()))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
     top = int(y.argmax())
     alt = (
-        f"Line chart with 95 % band: {title.lower()}. The {unit} is {short(y[0])} at {word} {x[0]} and "
+        f"Line chart{band}: {title.lower()}. The {unit} is {short(y[0])} at {word} {x[0]} and "
         f"{short(y[-1])} at {word} {x[-1]}; the largest is {short(y[top])} at {word} {x[top]}."
     )
     return Figure(name, draw, alt, caption)
@@ -288,11 +289,11 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
     columns = min(2, len(figures))
     rows = math.ceil(len(figures) / columns)
     buffer = io.BytesIO()
-    with _drawing({"figure.facecolor": "white", "savefig.facecolor": "white"}):
+    with _drawing({"figure.facecolor": "white", "savefig.facecolor": "white", "svg.hashsalt": path.name}):
         canvas = Canvas(figsize=(5.4 * columns, 3.2 * rows), layout="constrained")
         for at, figure in enumerate(figures):
             figure.draw(canvas.add_subplot(rows, columns, at + 1))
-        canvas.savefig(buffer, format=kind, dpi=150)
+        canvas.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, buffer.getvalue())
 
 
@@ -338,7 +339,8 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(short=short, percent=percent)
+    environment.filters.update(short=short, percent=percent, interval=interval)
+    environment.globals.update(as_percent=percent)
     return environment.get_template(template).render(version=__version__, **values)
 
 

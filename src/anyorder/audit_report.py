@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from anyorder.estimates import Estimate, percent, short
+from anyorder.estimates import Estimate, Interval, interval, percent, short
 
 ROUNDING = 1e-4  # of the spread between samples: below, a difference has no practical meaning
+_ROUNDING_OF_OUTPUT = 1e-6  # the same of the output itself, where there is no spread to compare with
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,17 @@ class Report:
     the given and in a random order, over that between different samples. Each value of these is an
     :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
     positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
-    intervals over samples.
+    intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds.
     """
 
     task: str
     samples: int
     permutations: int
     output_gap: float
-    output_gap_ci: tuple[float, float]
+    output_gap_ci: Interval | None
     spread: float
     flip_rate: float | None
-    flip_rate_ci: tuple[float, float] | None
+    flip_rate_ci: Interval | None
     ever_flipped: float | None
     flips: list[tuple[str, str, float]]
     by_distance: dict[int, Estimate]
@@ -92,6 +93,11 @@ class Report:
         if self.output_gap == 0:
             return 0.0
         return self.output_gap / self.spread if self.spread > 0 else float("inf")
+
+    @property
+    def searched(self) -> bool:
+        """Whether orderings beyond the random ones were tried."""
+        return any(case.tried > self.permutations for case in self.worst)
 
     def verdict(self) -> Verdict:
         """The result in words."""
@@ -169,6 +175,8 @@ class Comparison:
         rows = self.table()
         steady = min(rows, key=lambda row: row["relative_gap"])
         gap = steady["relative_gap"]
+        if not np.isfinite(gap):
+            return "Different sets get the same output, so there is nothing to compare the effect of order with."
         text = (
             f"{steady['model']} ignores order"
             if gap <= ROUNDING
@@ -209,7 +217,8 @@ class Comparison:
 
 
 def _verdict(report: Report) -> Verdict:
-    tried = f"{report.permutations * report.samples:,} random orderings of {report.samples:,} sets"
+    movable = int((report.sizes >= 2).sum())
+    tried = f"{report.permutations * movable:,} random orderings of {movable:,} sets"
     worst = f"The largest difference found is {short(report.worst_gap)}"
     if report.worst_sample is not None:
         worst += f" (sample {report.worst[0].name})"
@@ -220,37 +229,49 @@ def _verdict(report: Report) -> Verdict:
             f"Asked twice for the same order, its answers are {short(report.repeat_gap)} apart on average; in "
             f"another order {short(report.output_gap)}. Make it deterministic and audit again.",
         )
-    if report.worst_gap == 0:
+    if movable == 0:
         return Verdict(
-            "good",
-            "Order does not matter.",
-            f"None of the {tried}, and no ordering of the search, changed the output at all.",
+            "fair", "There is nothing to reorder.", "No set has two elements; audit larger sets to learn about order."
         )
+    if report.worst_gap == 0:
+        search = ", and no ordering of the search," if report.searched else ""
+        detail = f"None of the {tried}{search} changed the output at all."
+        if report.flip_rate_ci is not None:
+            detail += (
+                f" At 95 %, a random order changes the class in at most {percent(report.flip_rate_ci[1])} of cases."
+            )
+        return Verdict("good", "Order does not matter.", detail)
     flipped = report.flip_rate or 0.0
-    yardstick = report.spread if report.spread > 0 else 1.0
-    if report.worst_gap <= ROUNDING * yardstick and not flipped:
+    size = float(np.abs(report.worst[0].output).mean())
+    if report.worst_gap <= (ROUNDING * report.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
+        beside = f"two different sets are {short(report.spread)} apart on average"
         return Verdict(
             "good",
             "Order makes no practical difference.",
-            f"{worst}, while two different sets are {short(yardstick)} apart on average.",
+            f"{worst}, while {beside if report.spread > 0 else f'the output itself is about {short(size)}'}.",
         )
-    low, high = report.output_gap_ci
-    moved = f"moves the output by {short(report.output_gap)} on average (95 % interval {short(low)} to {short(high)})"
+    moved = f"moves the output by {short(report.output_gap)} on average{_in_words(report.output_gap_ci, short)}"
     if report.spread > 0:
         moved += f", where two different sets are {short(report.spread)} apart"
-    if report.flip_rate is not None and report.flip_rate_ci is not None:
-        low, high = report.flip_rate_ci
-        flips = f"{percent(report.flip_rate)} of cases (95 % interval {percent(low)} to {percent(high)})"
+    if report.flip_rate is not None:
+        flips = f"{percent(report.flip_rate)} of cases{_in_words(report.flip_rate_ci, percent)}"
         moved = f"changes the predicted class in {flips} and {moved}"
-    strong = report.relative_gap >= 0.5 or flipped >= 0.1
+    strong = (report.relative_gap >= 0.5 and report.spread > 0) or flipped >= 0.1
     weak = report.relative_gap < 0.05 and flipped < 0.01
-    degree = "strongly" if strong else "a little" if weak else "noticeably"
+    degree = " strongly" if strong else " a little" if weak else " noticeably" if report.spread > 0 else ""
     detail = f"A random order {moved}. {worst}."
+    if report.spread == 0:
+        alike = "There is one set only" if report.samples == 1 else "All sets get the same output"
+        detail += f" {alike}, so there is no difference between sets to compare this with."
     if report.accuracy is not None and report.accuracy_shuffled is not None:
         detail += f" Accuracy is {percent(report.accuracy)} as given and {percent(report.accuracy_shuffled)} shuffled."
     if report.rmse is not None and report.rmse_shuffled is not None:
         detail += f" RMSE is {short(report.rmse)} as given and {short(report.rmse_shuffled)} shuffled."
-    return Verdict("bad" if strong else "fair", f"Order matters {degree}.", detail)
+    return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
+
+
+def _in_words(ci: Interval | None, write: Callable[[float], str]) -> str:
+    return "" if ci is None else f" (95 % interval {interval(ci, write)})"
 
 
 def _beats(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -269,6 +290,11 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _records(estimates: dict[int, Estimate], name: str) -> list[dict[str, Any]]:
     return [
-        {name: key, "gap": float(value), "low": value.ci[0], "high": value.ci[1], "samples": value.samples}
+        {name: key, "gap": float(value), **_bounds(value.ci), "samples": value.samples}
         for key, value in estimates.items()
     ]
+
+
+def _bounds(ci: Interval | None) -> dict[str, float | None]:
+    low, high = ci or (None, None)
+    return {"low": low, "high": high}

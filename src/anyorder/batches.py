@@ -40,16 +40,22 @@ def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tupl
     >>> [(part[0, :, 0].tolist(), last) for part, _, last in pieces(torch.arange(5.0).reshape(1, 5, 1), None, 2)]
     [([0.0, 1.0], False), ([2.0], False), ([3.0, 4.0], True)]
     """
-    batch, longest = elements.shape[:2]
-    if lengths is None:
-        lengths = torch.full((batch,), longest, device=elements.device)
-    head = (lengths - size).clamp(min=0)
-    for start in range(0, int(head.max()), size):
-        sizes = (head - start).clamp(0, size)
-        yield elements[:, start : start + int(sizes.max())], sizes, False
-    sizes = lengths - head
+    *heads, sizes = piece_sizes(elements, lengths, size)
+    for number, part in enumerate(heads):
+        yield elements[:, number * size : number * size + int(part.max())], part, False
+    head = torch.zeros_like(sizes) + sum(heads)
     index = head[:, None] + torch.arange(int(sizes.max()), device=elements.device)
-    yield reorder(elements, index.clamp(max=longest - 1)), sizes, True
+    yield reorder(elements, index.clamp(max=elements.shape[1] - 1)), sizes, True
+
+
+def piece_sizes(elements: Tensor, lengths: Tensor | None, size: int | None) -> list[Tensor]:
+    """How many elements of each sample are in each of its :func:`pieces` ``[B]``; in the whole if size is None."""
+    if lengths is None:
+        lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
+    if size is None:
+        return [lengths]
+    head = (lengths - size).clamp(min=0)
+    return [(head - start).clamp(0, size) for start in range(0, int(head.max()), size)] + [lengths - head]
 
 
 def together(one: SetData, other: SetData) -> SetData:

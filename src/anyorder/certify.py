@@ -95,7 +95,7 @@ def certify(
     with torch.no_grad(), evaluating(r):
         given = letters
         if hasattr(r, "recurrence") and hasattr(r, "encode"):
-            letters = r.encode(letters[None])[0]
+            letters = _encoded(r, letters, max_length)
             r = r.recurrence
         if not (hasattr(r, "start") and hasattr(r, "step")):
             raise InputTypeError(
@@ -269,6 +269,26 @@ def _read(readout: Callable[[State], Tensor], table: _Table) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def _encoded(model: Any, letters: Tensor, length: int) -> Tensor:
+    """φ of each letter ``[k, E]``; refused where φ of an element depends on its place or its neighbours."""
+    if getattr(model, "orderings", 1) > 1:
+        raise InputError(
+            f"this {type(model).__name__} averages over {model.orderings} orderings of the whole set, which its states "
+            "do not show; set model.orderings = 1"
+        )
+    alone = model.encode(letters[:, None])[:, 0]
+    place, turn = torch.arange(length), torch.arange(len(letters))[:, None]
+    words = torch.cat([turn + place, turn - place]) % len(letters)  # every letter at every place
+    apart = (model.encode(letters[words]).double() - alone[words].double()).abs().max()
+    rounding = 1e3 * torch.finfo(alone.dtype).eps if alone.is_floating_point() else 0.0
+    if not bool(apart <= rounding * alone.double().abs().max()):
+        raise InputError(
+            "the model's encoder must treat every element by itself: here what it gives for an element depends on the "
+            "element's place or its neighbours, so the states of single letters prove nothing; certify model.recurrence"
+        )
+    return alone
+
+
 def _checked_alphabet(alphabet: Any) -> Tensor:
     if not isinstance(alphabet, Tensor):
         raise InputTypeError(f"alphabet must be a tensor [k, D]; got {type(alphabet).__name__}")
@@ -293,12 +313,22 @@ def _keys(state: State) -> list[bytes]:
 
 
 def _flat(state: State, what: str = "step") -> np.ndarray:
-    """A state as float64 numbers ``[B, S]``; NaN and infinities are refused, since they compare with nothing."""
-    leaves = [leaf.detach().cpu().to(torch.float64).reshape(leaf.shape[0], -1) for leaf in tree_leaves(state)]
-    numbers = torch.cat(leaves, dim=1).numpy()
-    if not np.isfinite(numbers).all():
+    """A state as numbers ``[B, S]``; NaN and infinities are refused, since they compare with nothing."""
+    parts = [_exact(leaf.detach().cpu().reshape(leaf.shape[0], -1)) for leaf in tree_leaves(state)]
+    if not all(part.dtype == object or np.isfinite(part).all() for part in parts):
         raise InputError(f"{what} gave NaN or an infinite value on a reachable state; nothing can be proved")
-    return numbers
+    return np.concatenate(parts, axis=1)
+
+
+def _exact(numbers: Tensor) -> np.ndarray:
+    """float64; whole numbers that do not fit there as Python's own, a complex number as two real ones."""
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj()).flatten(1)
+    if not numbers.is_floating_point():
+        whole = numbers.numpy()
+        if whole.dtype.itemsize == 8 and ((whole > 2**53) | (whole < -(2**53))).any():
+            return whole.astype(object)
+    return numbers.to(torch.float64).numpy()
 
 
 def _more(counts: tuple[int, ...], a: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch import Tensor
 from anyorder._checks import InputError
 from anyorder.penalties import InvarianceBudget
 from anyorder.storage import load_tensors, save_tensors
+from anyorder.tables import SetData
 
 _CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
 
@@ -26,6 +28,11 @@ class Checkpoint:
 
     def __init__(self, run: Any, path: Path) -> None:
         self.run, self.path = run, path
+        self._data = {
+            "data": _digest(run.data),
+            "validation": _digest(run.validation),
+            "unlabelled": _digest(run.penalty_data),
+        }
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def due(self) -> bool:
@@ -116,20 +123,42 @@ class Checkpoint:
             **{name: value for name, value in run.config.to_dict().items() if name not in logging},
             "penalty": config() if config is not None else repr(run.penalty),
             "penalty_weight": run.weight if isinstance(run.weight, float) else type(run.weight).__name__,
+            "budget": _budget_settings(run.weight),
+            "loss": run.loss_name,
             "processes": run.world,
-            "samples": len(run.data),
             "elements": len(run.data.elements),
+            "samples": len(run.data),
             "parameters": [list(p.shape) for p in run.parameters],
+            **self._data,
         }
 
     def _require_same_run(self, metadata: dict[str, Any]) -> None:
         there, here = metadata.get("run", {}), json.loads(json.dumps(self._describe()))
-        for name in sorted({*there, *here}):
-            if there.get(name) != here.get(name):
+        for name in [name for name in here if name in there]:  # a file of an earlier version says less
+            if there[name] != here[name]:
                 raise InputError(
-                    f"{self.path.parent} holds a run with another {name}: {there.get(name)!r} there, "
-                    f"{here.get(name)!r} here (give this run its own workdir, or delete that one)"
+                    f"{self.path.parent} holds a run with another {name}: {there[name]!r} there, "
+                    f"{here[name]!r} here (give this run its own workdir, or delete that one)"
                 )
+
+
+def _digest(data: SetData | None) -> str | None:
+    """A fingerprint of everything in the data, made once a run."""
+    if data is None:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (data.elements, data.offsets, data.targets, data.weights):
+        digest.update(repr(None if part is None else (part.dtype, part.shape)).encode())
+        if part is not None and part.numel():
+            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _budget_settings(weight: Any) -> dict[str, Any] | None:
+    """What of a budget does not change while a run goes."""
+    if not isinstance(weight, InvarianceBudget):
+        return None
+    return {name: value for name, value in weight.state_dict().items() if name != "weight"}
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

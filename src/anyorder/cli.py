@@ -154,7 +154,7 @@ data = typer.Typer(
 app.add_typer(data)
 
 
-@data.command("list")
+@data.command("list", epilog=_EXAMPLE + "data list")
 def data_list() -> None:
     """Show every data set in each form it comes in, whether it is there, how large it is, and its licence."""
     from anyorder.paper import sources
@@ -169,7 +169,7 @@ def data_list() -> None:
         typer.echo(f"{name}: {source.what}\n    {state}; licence: {source.licence}")
 
 
-@data.command("fetch")
+@data.command("fetch", epilog=_EXAMPLE + "data fetch mnist")
 def data_fetch(
     name: str = typer.Argument(help="A name that `anyorder data list` shows."),
     trust: bool = typer.Option(False, "--trust", help="Download even if no checksum is published; write it down."),
@@ -180,7 +180,7 @@ def data_fetch(
     typer.echo(f"{name}: complete and checked in {sources.fetch(name, trust=trust)}")
 
 
-@data.command("where")
+@data.command("where", epilog=_EXAMPLE + "data where ecg5000")
 def data_where(name: str | None = typer.Argument(None, help="Print the files of this data set instead.")) -> None:
     """Print the folders that are searched, first to last, or the files of one data set."""
     from anyorder._checks import InputError
@@ -197,13 +197,15 @@ def data_where(name: str | None = typer.Argument(None, help="Print the files of 
     typer.echo("\n".join(str(folder / file.path) for file in sources.SOURCES[name].files))
 
 
-@app.command()
+@app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke")
 def reproduce(
     experiment: str = typer.Argument(help="parity, sub-vs-sire, sum, …, or all of a kind: synthetic, real."),
     scale: str = typer.Option("laptop", help="smoke (seconds), laptop (hours), paper (the full protocol)."),
     jobs: int | None = typer.Option(None, help="Local processes; one a core if not given."),
     engine: str = typer.Option("local", help="local, or ray for a Ray cluster."),
     address: str | None = typer.Option(None, help="Of the Ray head; starts Ray on this machine if not given."),
+    cpus: int | None = typer.Option(None, help="Processors a trial, as many threads; one if not given."),
+    gpus: float | None = typer.Option(None, help="GPUs a trial, or a share of one; none if not given."),
     out: str = typer.Option("results", help="Folder of the rows; a sweep found there is continued."),
     only: str | None = typer.Option(None, help="Methods to run, separated by commas."),
     seeds: int | None = typer.Option(None, help="Seeds a setting, instead of the declared number."),
@@ -220,6 +222,8 @@ def reproduce(
         jobs=jobs,
         engine=engine,
         address=address,
+        cpus=cpus,
+        gpus=gpus,
         only=methods,
         seeds=seeds,
         dry_run=dry_run,
@@ -228,17 +232,17 @@ def reproduce(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=_EXAMPLE + "demo --out demo")
 def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo")) -> None:
-    """Train, compare and audit four small models, and write a page about it (a few minutes)."""
+    """Train the same recurrence with and without SIRE on three tasks, audit it, and write a page (a few minutes)."""
     from anyorder.demo import run
 
     run(out, say=typer.echo)
 
 
-@app.command()
+@app.command(epilog=_EXAMPLE + "report results")
 def report(folder: str = typer.Argument("results", help="The folder that holds the rows.")) -> None:
-    """Make RESULTS.md and report.html from the rows in a folder."""
+    """Make RESULTS.md, report.html and labels.svg from the rows in a folder."""
     from anyorder.paper.report import write_report
 
     for path in write_report(folder):

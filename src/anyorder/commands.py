@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pooch
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder._files import home
 from anyorder.audit import audit
 from anyorder.audit_report import Report
 from anyorder.estimators import SetClassifier, SetRegressor
 from anyorder.export import export_onnx, onnx_paths
 from anyorder.models import MODELS
+from anyorder.set_model import Standardised
 from anyorder.storage import SavedModel, is_model_folder, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
+from anyorder.training import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -49,9 +53,14 @@ class TableModel:
                 "use anyorder.load in Python"
             )
         assert saved.preprocessing is not None
-        schema = TableSchema.from_dict(saved.preprocessing["table"])
+        try:
+            schema = TableSchema.from_dict(saved.preprocessing["table"])
+        except InputError as error:
+            raise InputError(f"the model folder {path} is damaged: {error}; train it again") from None
         outputs = 1 if schema.classes is None else len(schema.classes)
-        if (schema.width, outputs) != (saved.model.in_features, saved.model.out_features):
+        kind = SetRegressor if schema.classes is None else SetClassifier
+        fits = (schema.width, outputs) == (saved.model.in_features, saved.model.out_features)
+        if not fits or schema.task is None or not isinstance(saved.estimator, kind):
             raise InputError(f"the model folder {path} is damaged: its table does not fit its model; train it again")
         return cls(saved, schema)
 
@@ -84,11 +93,13 @@ def train_table(
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
     run = _Run(table, out, {**columns, **settings, "unlabelled": unlabelled})
     _check_settings(settings)
+    _check_place(out)
     if run.first_process:
         run.check(resume, force)
     else:
         say, progress = _silent, False
     learnt = learn_table(table, **columns, progress=progress)
+    _output_names(learnt.schema)
     say(_found(learnt))
     further = None
     if unlabelled is not None:
@@ -103,10 +114,16 @@ def train_table(
     try:
         estimator.fit(learnt.data, _labels(learnt), X_unlabeled=further)
     except (InputError, InputTypeError):
-        run.end()
+        if run.first_process and not resume:  # a run that waits is not lost because it was refused
+            run.end()
         raise
     except KeyboardInterrupt:
-        say("interrupted; the same command with --resume goes on from the last checkpoint")
+        if run.unfinished:
+            say("interrupted; the same command with --resume goes on from the last checkpoint")
+        else:
+            if run.first_process:
+                run.end()
+            say("interrupted before the first checkpoint; the same command starts afresh")
         raise
     if run.first_process:
         estimator.set_params(workdir=None, verbose=False)
@@ -128,17 +145,17 @@ def predict_table(
     """Write the set-id column, ``prediction``, and ``probability_<class>`` for every set of a table."""
     out = _free(out, force, (".csv", ".parquet"))
     trained = TableModel.open(model)
+    names = _output_names(trained.schema)
     read = trained.schema.read(table, progress=progress)
     _tell_unseen(read, say)
     outputs = trained.outputs(read.data)
-    columns: dict[str, Any] = {trained.schema.set_id: read.set_ids}
+    columns: list[Any] = [read.set_ids]
     if trained.schema.classes is not None:
-        best = outputs.argmax(axis=1)
-        columns["prediction"] = [trained.schema.classes[i] for i in best]
-        columns |= {f"probability_{c}": outputs[:, i] for i, c in enumerate(trained.schema.classes)}
+        columns += [[trained.schema.classes[i] for i in outputs.argmax(axis=1)], *outputs.T]
     else:
-        columns["prediction"] = outputs[:, 0]
-    write_atomically(out, _table_bytes(pa.table(columns), out.suffix))
+        columns += [outputs[:, 0]]
+    columns = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
+    write_atomically(out, _table_bytes(pa.table(columns, names), out.suffix))
     say(f"wrote {out}: {len(read.data)} predictions")
 
 
@@ -156,15 +173,22 @@ def audit_table(
     say: Say = print,
 ) -> Report:
     """Measure how much the order of each set's rows matters to a model, and write the page."""
+    whole_number("--samples", samples)
+    whole_number("--permutations", permutations)
+    _check_seed(seed)
     out = _free(out, force, (".html",))
     trained = TableModel.open(model)
     read = trained.schema.read(table, with_target=None, progress=progress)
     _tell_unseen(read, say)
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.arange(len(read.data))
+    chosen = torch.arange(len(read.data))[read.data.lengths > 0]
+    if len(chosen) == 0:
+        raise InputError(f"no set of {table} has a row left without missing values; there is nothing to audit")
+    if len(chosen) < len(read.data):
+        say(f"{len(read.data) - len(chosen)} sets without a row left are not audited")
     if len(chosen) > samples:
-        chosen = torch.randperm(len(chosen), generator=generator)[:samples].sort().values
-        say(f"auditing {samples} of {len(read.data)} sets, drawn at random (--samples)")
+        say(f"auditing {samples} of {len(chosen)} sets, drawn at random (--samples)")
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)[:samples].sort().values]
     data = read.data.select(chosen)
     elements, lengths = data.batch(torch.arange(len(data)))
 
@@ -183,9 +207,10 @@ def audit_table(
         seconds=seconds,
         progress=progress,
         class_names=None if classes is None else [str(c) for c in classes],
-        feature_names=trained.schema.column_names,
         sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
     )
+    worst = [dataclasses.replace(case, elements=trained.schema.decode(case.elements)) for case in report.worst]
+    report = dataclasses.replace(report, worst=worst, feature_names=[f.name for f in trained.schema.features])
     page = out.with_name(f".{out.name}.tmp.html")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -209,14 +234,43 @@ def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, sa
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """What can be told before the table is read."""
-    if whole_number("--seed", settings.get("random_state", 0), minimum=0) >= 2**32:
-        raise InputError(f"--seed must be below {2**32}; got {settings['random_state']}")
-    model = settings.get("model", "recurrent")
-    one_of("--model", model, MODELS)
+    _check_seed(settings.get("random_state", 0))
+    model, options = settings.get("model", "recurrent"), settings.get("model_options") or {}
+    one_of("--model", model, [name for name in MODELS if name != Standardised.name])
     known = inspect.signature(MODELS[model]).parameters
-    for name in settings.get("model_options") or {}:
+    for name in options:
         if name not in known:
             raise InputError(f"a {model} model has no option --{name}; leave it out, or choose another --model")
+    try:
+        with torch.device("meta"):  # no memory is spent
+            numbers = sum(p.numel() for p in MODELS[model](1, 1, **options).parameters())
+    except RuntimeError:  # more than torch can count
+        numbers = 2**62
+    if 16 * numbers > _memory():  # weights, gradients and two means of Adam, 4 bytes each
+        raise InputError(f"a {model} model with {options} does not fit into this machine's memory; make it smaller")
+    real_number("validation_fraction", settings.get("validation_fraction", 0), at_least=0, below=1)
+    loop = {field.name for field in dataclasses.fields(TrainConfig)}
+    TrainConfig(**{name: value for name, value in settings.items() if name in loop})
+
+
+def _check_seed(seed: int) -> None:
+    if whole_number("--seed", seed, minimum=0) >= 2**32:
+        raise InputError(f"--seed must be below {2**32}; got {seed}")
+
+
+def _memory() -> float:
+    """Bytes of this machine, where the system tells."""
+    known = getattr(os, "sysconf_names", {})
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in known else float("inf")
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a place where nothing can be written before the work, not after it."""
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".anyorder-", dir=folder))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror} in {folder}; choose another place") from None
 
 
 class _Run:
@@ -226,16 +280,23 @@ class _Run:
         self.out = out
         self.first_process = os.environ.get("RANK", "0") == "0"
         stamp = [table.stat().st_size, table.stat().st_mtime_ns] if table.is_file() else None
-        key = json.dumps([str(table.resolve()), stamp, str(out.resolve()), asked], sort_keys=True, default=str)
-        home = Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
-        self.folder = home / "runs" / hashlib.sha256(key.encode()).hexdigest()[:20]
+        wanted = [str(table.resolve()), stamp, str(out.resolve()), asked]
+        self.asked = json.dumps(wanted, sort_keys=True, default=str)
+        self.folder = home() / "runs" / hashlib.sha256(self.asked.encode()).hexdigest()[:20]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a checkpoint waits here."""
+        return _has_checkpoint(self.folder)
 
     @property
     def _replaces(self) -> Path:
         return self.folder / "replaces-the-model"  # there when the run was started with --force
 
     def check(self, resume: bool, force: bool) -> None:
-        unfinished = self.folder.exists() and any(p.suffix == ".safetensors" for p in self.folder.iterdir())
+        unfinished = self.unfinished
+        if resume and not unfinished:
+            raise InputError(f"there is nothing to resume: {self._alike()}; leave --resume out to start afresh")
         if unfinished and not resume and not force:
             raise InputError(
                 f"a run with these very settings was not finished; go on with --resume, or start afresh with --force "
@@ -252,15 +313,56 @@ class _Run:
         if force:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "asked.json").write_text(self.asked)
         if force:
             self._replaces.touch()
 
     def end(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _alike(self) -> str:
+        """What sets an unfinished run for the same --out apart from this one."""
+        here = json.loads(self.asked)
+        for file in sorted(self.folder.parent.glob("*/asked.json")):
+            there = json.loads(file.read_text())
+            if there[2] == here[2] and _has_checkpoint(file.parent):
+                if there[0] != here[0]:
+                    return f"the unfinished run for {self.out} was of another table, {there[0]}"
+                if there[3] == here[3]:
+                    return f"{there[0]} has changed since the unfinished run for {self.out} began"
+                then, now = _options(there[3]), _options(here[3])
+                changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+                words = [f"with {name} {then[name]}" if name in then else f"without {name}" for name in changed]
+                return f"the unfinished run for {self.out} was started {', '.join(words)}"
+        return f"no run for {self.out} is unfinished"
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return folder.is_dir() and any(p.suffix == ".safetensors" for p in folder.iterdir())
+
+
+def _options(asked: dict[str, Any]) -> dict[str, str]:
+    """What was asked, in the words of the command line."""
+    asked = {**asked, **(asked.get("model_options") or {}), "seed": asked.get("random_state")}
+    return {
+        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in asked.items()
+        if name not in ("model_options", "random_state") and value not in (None, [])
+    }
+
 
 def _silent(words: str) -> None:
     """What the other processes of one training say."""
+
+
+def _output_names(schema: TableSchema) -> list[str]:
+    """The columns that ``predict`` writes."""
+    names = [schema.set_id, "prediction", *(f"probability_{c}" for c in schema.classes or ())]
+    if schema.set_id in names[1:]:
+        raise InputError(
+            f"the set-id column is called {schema.set_id!r}, as is a column that anyorder predict writes; rename it"
+        )
+    return names
 
 
 def _labels(table: Table) -> Any:
@@ -295,6 +397,7 @@ def _free(path: str | Path, force: bool, endings: Sequence[str]) -> Path:
         raise InputError(f"{path} exists; choose another file, or replace it with --force")
     if path.is_dir():
         raise InputError(f"{path} is a folder; choose another file")
+    _check_place(path)
     return path
 
 

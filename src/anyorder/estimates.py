@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
@@ -10,19 +11,22 @@ _NORMAL = NormalDist()
 _BLOCK = 1_000_000  # numbers drawn at once
 
 
-class Estimate(float):
-    """A number that knows its 95 % interval ``ci`` and how many ``samples`` it averages."""
+Interval = tuple[float, float]
 
-    ci: tuple[float, float]
+
+class Estimate(float):
+    """A number that knows its 95 % interval ``ci`` (None: of one sample) and how many ``samples`` it averages."""
+
+    ci: Interval | None
     samples: int
 
-    def __new__(cls, value: float, ci: tuple[float, float], samples: int) -> Estimate:
+    def __new__(cls, value: float, ci: Interval | None, samples: int) -> Estimate:
         self = super().__new__(cls, value)
         self.ci = ci
         self.samples = samples
         return self
 
-    def __getnewargs__(self) -> tuple[float, tuple[float, float], int]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[float, Interval | None, int]:  # type: ignore[override]
         return float(self), self.ci, self.samples
 
 
@@ -38,16 +42,18 @@ def estimate(values: np.ndarray, rng: np.random.Generator, resamples: int = 1000
 
 def bootstrap_interval(
     values: np.ndarray, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95
-) -> tuple[float, float]:
+) -> Interval | None:
     """Bias-corrected and accelerated (BCa) bootstrap interval of the mean of ``values [N]``.
 
     Resampled means θ* are read at the levels Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), where z₀ = Φ⁻¹(P(θ* < θ)) corrects
-    the bias and a = skewness/(6√N) the skew. Constant values have an interval of no width.
+    the bias and a = skewness/(6√N) the skew. Constant values have an interval of no width, one value has none.
     """
     count, mean = len(values), float(values.mean())
     centred = values - mean
     deviation = float(np.sqrt((centred**2).mean()))
-    if count < 2 or deviation <= 1e-12 * abs(mean):
+    if count < 2:
+        return None
+    if deviation <= 1e-12 * abs(mean):
         return mean, mean
     means = np.empty(resamples)
     block = max(1, _BLOCK // count)
@@ -65,11 +71,32 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def rate_interval(rates: np.ndarray, rng: np.random.Generator) -> Interval | None:
+    """:func:`bootstrap_interval` of shares from 0 to 1, and an exact bound where all N of them are equal.
+
+    N equal draws leave room for a share u of others, (1 − u)^N = 0.025, each of them 0 or 1.
+
+    >>> low, high = rate_interval(np.zeros(20), np.random.default_rng(0))
+    >>> low, round(high, 3)
+    (0.0, 0.168)
+    """
+    count, rate = len(rates), float(rates.mean())
+    if count < 2 or rates.min() < rates.max():
+        return bootstrap_interval(rates, rng)
+    others = 1 - 0.025 ** (1 / count)
+    return rate * (1 - others), rate * (1 - others) + others
+
+
 def short(value: float) -> str:
-    """Three digits are enough to read."""
-    return f"{value:.3g}"
+    """Three digits are enough to read; a dash for what has no value."""
+    return f"{value:.3g}" if np.isfinite(value) else "–"
 
 
 def percent(value: float) -> str:
     """A share in percent, three digits."""
     return f"{100 * value:.3g} %"
+
+
+def interval(ci: Interval | None, write: Callable[[float], str] = short) -> str:
+    """An interval to be read; a dash where there is none."""
+    return "–" if ci is None else f"{write(ci[0])} to {write(ci[1])}"

@@ -272,7 +272,8 @@ class _SetEstimator(BaseEstimator):
         """The fitted model and, as JSON values, all else that :meth:`from_storage_parts` needs."""
         check_is_fitted(self, "model_")
         parameters = {name: _as_json(name, value) for name, value in self.get_params(deep=False).items()}
-        fitted = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
+        fitted: dict[str, Any] = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
+        fitted["best_epoch"] = self.best_epoch_
         return self.model_, {"parameters": parameters, "fitted": fitted}
 
     @classmethod
@@ -289,6 +290,9 @@ class _SetEstimator(BaseEstimator):
         fitted = details["fitted"]
         estimator.model_, estimator.n_features_in_ = model, model.in_features
         estimator.seed_, estimator.n_iter_ = int(fitted["seed"]), int(fitted["epochs_run"])
+        if not 0 <= estimator.seed_ < 2**63:
+            raise InputError(f"seed {estimator.seed_} is out of range")
+        estimator.best_epoch_ = None if fitted.get("best_epoch") is None else int(fitted["best_epoch"])
         estimator.history_, estimator._optimizer = list(fitted["history"]), None
         return estimator
 
@@ -346,9 +350,9 @@ class SetClassifier(ClassifierMixin, _SetEstimator):
     def _out_features(self) -> int:  # type: ignore[override]
         return len(self.classes_)
 
-    @staticmethod
-    def _finish(output: Tensor) -> Tensor:
-        return output.softmax(1)
+    def _finish(self, output: Tensor) -> Tensor:
+        votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes, which add up to 1
+        return output if votes else output.softmax(1)
 
     def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
         y = column_or_1d(y, warn=True)

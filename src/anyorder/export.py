@@ -49,7 +49,7 @@ def export_onnx(
     step_path, readout_path = onnx_paths(path)
     for needed in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(needed) is None:
-            raise InputError(f"ONNX export needs {needed}; pip install 'anyorder[onnx]'")
+            raise InputError(f"ONNX export needs {needed}: pip install -c constraints.txt '.[onnx]' in a checkout")
     recurrence = streaming_recurrence(model)
     if getattr(model, "readout", None) is None:
         raise InputError("a Recurrence has no read-out to export; wrap it in a RecurrentSetModel")

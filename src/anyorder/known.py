@@ -23,9 +23,9 @@ class TwoLayerReLUCell(nn.Module):
 
     def __init__(self, in_features: int, state_features: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
-        whole_number("in_features", in_features)
-        whole_number("state_features", state_features)
-        whole_number("hidden", hidden)
+        in_features = whole_number("in_features", in_features)
+        state_features = whole_number("state_features", state_features)
+        hidden = whole_number("hidden", hidden)
         self.from_element = nn.Linear(in_features, hidden, bias=bias)  # W₂ and B
         self.from_state = nn.Linear(state_features, hidden, bias=False)  # W₃
         self.to_state = nn.Linear(hidden, state_features, bias=False)  # W₁

@@ -141,6 +141,11 @@ class RecurrentSetModel(SetModel):
         own_cell, own_head = isinstance(cell, Recurrence), isinstance(readout, nn.Module)
         read = self._state_size() if own_cell else state_features or hidden
         if isinstance(readout, nn.Module):
+            if readout_dropout:
+                raise InputError(
+                    f"readout_dropout acts inside a readout of widths; got {readout_dropout} with an own module "
+                    f"({type(readout).__name__}): put the dropout into that"
+                )
             head: nn.Module = readout
         else:
             readout = None if readout is None else layer_widths("readout", readout)
@@ -162,14 +167,14 @@ class RecurrentSetModel(SetModel):
         if averaged and not return_trajectory:
             return self._average(elements, lengths)
         elements_in, lengths_in, _ = self.door(elements, lengths)
-        trajectory: Trajectory = self.recurrence.scan(self.encoder(elements_in), lengths_in)
+        trajectory: Trajectory = self.recurrence.scan_encoded(self.encoder(elements_in), lengths_in)
         out = self._average(elements, lengths) if averaged else self.readout(trajectory.last)
         return (out, trajectory) if return_trajectory else out
 
     def _average(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
         def once(elements: Tensor, lengths: Tensor | None) -> Tensor:
             elements, lengths, _ = self.door(elements, lengths)
-            return self.readout(self.recurrence.scan(self.encoder(elements), lengths).last)
+            return self.readout(self.recurrence.scan_encoded(self.encoder(elements), lengths).last)
 
         elements, lengths = self.door.check(elements, lengths)
         return average_over_orderings(once, elements, lengths, orderings=self.orderings, seed=self.seed)
@@ -197,8 +202,7 @@ def _build_recurrence(
             f"got {type(cell).__name__}"
         )
     one_of("cell", cell, _CELLS)
-    whole_number("hidden", hidden)
-    whole_number("layers", layers)
+    hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
     if gate_bias_span is not None and cell not in ("gru", "lstm"):
         raise InputError(f"gate_bias_span needs gates: cell 'gru' or 'lstm'; got {cell!r}")
     if state_features is not None and cell != "relu":
@@ -249,7 +253,8 @@ class JanossyPooling(SetModel):
 
     ``k=None``: the recurrent π-SGD form. In training each sample is read once, in a fresh random ordering; in eval
     mode ``orderings`` (default 20) of them are read and combined by ``combine`` "mean" (default) or "vote", as in
-    :func:`average_over_orderings` with ``seed``. ``options`` are those of :class:`RecurrentSetModel`.
+    :func:`average_over_orderings` with ``seed``. ``cell``, ``layers`` and ``learned_start`` are for this form; they
+    and what both forms take mean what they do in :class:`RecurrentSetModel`.
 
     >>> pairs = JanossyPooling(3, 1, k=2)
     >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5, combine="vote").eval()
@@ -541,11 +546,12 @@ class SmallCNN(SetModel):
         channels = layer_widths("channels", channels)
         if len(channels) != 2:
             raise InputError(f"channels must be two widths, such as (32, 64); got {channels!r}")
-        drop, small = probability("dropout", dropout), side // 2 // 2
+        hidden = whole_number("hidden", hidden)
+        drop, small = probability("dropout", dropout), self.side // 2 // 2
         self.layers = nn.Sequential(
-            nn.Conv2d(in_features, channels[0], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(self.in_features, channels[0], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(channels[0], channels[1], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Dropout(drop), nn.Linear(channels[1] * small * small, whole_number("hidden", hidden)), nn.ReLU(),
+            nn.Dropout(drop), nn.Linear(channels[1] * small * small, hidden), nn.ReLU(),
             nn.Dropout(drop), nn.Linear(hidden, out_features),
         )  # fmt: skip
         self._built_with(side=side, channels=channels, hidden=hidden, dropout=dropout)

@@ -31,7 +31,7 @@ def random_orderings(lengths: Tensor, longest: int, draws: int = 1, generator: t
     position = torch.arange(longest, device=lengths.device)
     key = _uniform((lengths.shape[0], draws, longest), lengths.device, generator)
     padding = position >= lengths[:, None, None]
-    return torch.where(padding, 1.0 + position, key).argsort(dim=2)
+    return torch.where(padding, 1.0 + position.to(key.dtype), key).argsort(dim=2)
 
 
 def reorder(elements: Tensor, index: Tensor) -> Tensor:
@@ -58,4 +58,5 @@ def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator 
 
 def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
     source = device if generator is None else generator.device
-    return torch.rand(shape, generator=generator, device=source).to(device)
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # half precision would miss most numbers
+    return torch.rand(shape, generator=generator, device=source, dtype=dtype).to(device)

@@ -38,7 +38,7 @@ class _Penalty:
     relative: bool
 
     def __post_init__(self) -> None:
-        whole_number("pairs", self.pairs)
+        object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
         if not isinstance(self.relative, bool):
             raise InputTypeError(f"relative must be True or False; got {self.relative!r}")
 
@@ -65,6 +65,11 @@ class _Penalty:
         if self.relative:
             value = value / batch.spread()
         return value
+
+    @property
+    def needs_mates(self) -> bool:
+        """Whether samples are held against others of the batch, so that it must hold two with elements."""
+        return self.relative
 
     def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         """The two states to compare, one row a draw; ``sample [R]`` names the sample of each draw."""
@@ -105,7 +110,7 @@ class SIRE(_Penalty):
         one_of("partners", self.partners, ["sample", "batch"])
         if self.window is None:
             return
-        whole_number("window", self.window)
+        object.__setattr__(self, "window", whole_number("window", self.window))
         if self.states == "subset":
             raise InputError(
                 "window limits how far apart two elements of the given order may be, and states='subset' draws "
@@ -116,6 +121,10 @@ class SIRE(_Penalty):
                 "window limits the distance inside a sample, and partners='batch' takes the pair from other "
                 "samples; use partners='sample' with window, or no window"
             )
+
+    @property
+    def needs_mates(self) -> bool:
+        return self.relative or self.partners == "batch"
 
     def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         length = batch.lengths[sample]
@@ -205,7 +214,9 @@ def order_gap(
 ) -> Tensor:
     """How much order matters to the end state, as one number to log: ``Permutation(relative=True)``, no gradient.
 
-    0: order is ignored. Near 1: order matters as much as content.
+    0: order is ignored. Near 1: order matters as much as content. Of samples that all end alike, whose content
+    cannot be told apart, it is 0 if order is ignored and else very large: the distance between them is taken to be
+    the rounding error of their states.
 
     >>> from anyorder import known
     >>> order_gap(known.sum(), torch.arange(12.0).reshape(3, 4, 1)).item()
@@ -256,6 +267,11 @@ class _Batch:
                 padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
                 elements = elements.masked_fill(padding[:, :, None], 0)
             return cls(inner, subject.encode(elements), lengths)  # type: ignore[operator]
+        if isinstance(subject, nn.Module) and not isinstance(subject, (Recurrence, nn.RNNBase, nn.RNNCellBase)):
+            raise InputError(
+                f"{type(subject).__name__} has no recurrence to penalise; pass a model that has one and encodes, such "
+                "as RecurrentSetModel, one of torch's modules and cells, or anyorder.recurrence(step, start=…)"
+            )
         wrapped = recurrence(subject)
         wrapped._check_elements(elements)
         return cls(wrapped, elements, lengths)
@@ -290,13 +306,19 @@ class _Batch:
         """End states of the first ``length [R]`` elements of each ``sample [R]`` in the order ``order [R, T]``."""
         longest = int(length.max())
         chosen = reorder(self.elements[sample], order[:, :longest])
-        return self.recurrence.scan_unchecked(chosen, length).last
+        state = self.scanned.starts(sample) if self.scanned is not None and self.scanned.continued else None
+        return self.recurrence.scan_unchecked(chosen, length, state=state).last
 
     def spread(self) -> Tensor:
-        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖²."""
-        total = sum(_exact(leaf).sub(_exact(leaf).mean(0)).square().sum() for leaf in tree_leaves(self.trajectory.last))
-        mean = total * (2.0 / (self.size - 1))
-        return mean.clamp_min(torch.finfo(mean.dtype).tiny)  # type: ignore[union-attr]
+        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖².
+
+        At least the rounding error of the states: below that, samples that end alike cannot be told apart.
+        """
+        ends = [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
+        mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (self.size - 1))
+        size = torch.stack([end.detach().square().sum() for end in ends]).sum() / self.size
+        limits = torch.finfo(mean.dtype)
+        return torch.maximum(mean, (limits.eps**2 * size).clamp_min(limits.tiny))
 
     def zero(self) -> Tensor:
         """0 with a gradient that is 0, not missing: no sample has two elements."""

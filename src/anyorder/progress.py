@@ -151,5 +151,7 @@ def _summary_writer(folder: Path, purge: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InputError("tensorboard=True needs the extra: pip install 'anyorder[tensorboard]'") from None
+        raise InputError(
+            "tensorboard=True needs an extra: pip install -c constraints.txt '.[tensorboard]' in a checkout"
+        ) from None
     return SummaryWriter(str(folder), purge_step=purge)

@@ -14,7 +14,7 @@ try:
     from torch_geometric.nn import aggr
 except ImportError as error:
     raise ImportError(
-        "anyorder.pyg needs torch-geometric, which is not installed; pip install 'anyorder[peers]'"
+        "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     ) from error
 
 from anyorder._checks import InputError, InputTypeError, whole_number
@@ -33,6 +33,9 @@ class SireAggregation(aggr.Aggregation):
     ``[B, out_channels]``, h of the top layer after each set's own last element: no padding is read, so neither
     other sets nor empty ones change an output. In training mode the last forward is kept until the next, and
     ``aggregation.penalty()`` is its penalty, to be added to the loss; :func:`penalty_of` sums over a whole network.
+
+    The rows are padded to the largest set, so memory is sets × largest set, not the number of rows: where a few hubs
+    have very many neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
 
     >>> aggregation = SireAggregation(3, 8)
     >>> aggregation(torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])).shape
@@ -113,6 +116,10 @@ class SireAggregation(aggr.Aggregation):
             raise InputError("no forward to penalise: call the layer in training mode first, then penalty()")
         return self._penalty(self._last, generator=generator)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the layer, not of its last forward, whose graph can be neither copied nor saved."""
+        return {**self.__dict__, "_last": None}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"
 
@@ -168,7 +175,7 @@ class PygGRU(_Adapter):
     name = "pyg-gru"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.GRUAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -179,7 +186,7 @@ class PygLSTM(_Adapter):
     name = "pyg-lstm"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.LSTMAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -191,7 +198,7 @@ class PygLCM(_Adapter):
     name = "pyg-lcm"
 
     def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
         self.aggregation = aggr.LCMAggregation(self.door.features, hidden)
         self._built_with(hidden=hidden, embedding=embedding)
 
@@ -205,8 +212,8 @@ class PygSetTransformer(_Adapter):
     def __init__(
         self, in_features: int, out_features: int, hidden: int = 64, heads: int = 4, *, embedding: Any = None
     ) -> None:
-        super().__init__(in_features, out_features, whole_number("hidden", hidden), embedding)
-        if hidden % whole_number("heads", heads):
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        if hidden % (heads := whole_number("heads", heads)):
             raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
         self.lift = nn.Linear(self.door.features, hidden)
         self.aggregation = aggr.SetTransformerAggregation(hidden, heads=heads)
@@ -222,7 +229,7 @@ class PygSet2Set(_Adapter):
     def __init__(
         self, in_features: int, out_features: int, hidden: int = 64, steps: int = 3, *, embedding: Any = None
     ) -> None:
-        super().__init__(in_features, out_features, 2 * whole_number("hidden", hidden), embedding)
+        super().__init__(in_features, out_features, 2 * (hidden := whole_number("hidden", hidden)), embedding)
         self.lift = nn.Linear(self.door.features, hidden)
         self.aggregation = aggr.Set2Set(hidden, whole_number("steps", steps))
         self._built_with(hidden=hidden, steps=steps, embedding=embedding)

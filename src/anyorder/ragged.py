@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,33 +16,30 @@ from anyorder._checks import InputError, InputTypeError, whole_number
 def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     """Stack arrays ``[n_i, D]`` into ``elements [B, T, D]`` and ``lengths [B]``.
 
-    An array ``[n_i]`` is taken as a set of numbers (D = 1). Sets may be empty. numpy's float64 stays
-    float64, as torch does; pass float32 arrays for float32 elements.
+    An array ``[n_i]`` is taken as a set of numbers (D = 1). Sets may be empty, and then have no say in the dtype.
+    As in torch, numpy's float64 stays float64 and Python's floats become torch's default dtype.
 
     >>> elements, lengths = pad([[1.0, 2.0, 3.0], [4.0]])
-    >>> elements.shape, lengths.tolist()
-    (torch.Size([2, 3, 1]), [3, 1])
+    >>> elements.shape, elements.dtype, lengths.tolist()
+    (torch.Size([2, 3, 1]), torch.float32, [3, 1])
     """
     if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__len__"):
         raise InputTypeError(f"pad takes a list of arrays [n, D]; got {type(arrays).__name__}")
     if len(arrays) == 0:
         raise InputError("pad needs at least one array; got an empty list")
     sets = [_as_set(array, index) for index, array in enumerate(arrays)]
-    features = {s.shape[1] for s in sets if s.shape[0] > 0} or {s.shape[1] for s in sets}
-    if len(features) > 1:
-        first = next(s.shape[1] for s in sets if s.shape[0] > 0)
-        odd = next(i for i, s in enumerate(sets) if s.shape[0] > 0 and s.shape[1] != first)
-        raise InputError(
-            f"every array must have the same number of features; array 0 has {first}, "
-            f"array {odd} has {sets[odd].shape[1]}"
-        )
-    width = features.pop()
+    filled = [i for i, s in enumerate(sets) if s.shape[0] > 0] or list(range(len(sets)))
+    width = sets[filled[0]].shape[1]
+    for i in filled:
+        if sets[i].shape[1] != width:
+            raise InputError(
+                f"every array must have the same number of features; array {filled[0]} has {width}, "
+                f"array {i} has {sets[i].shape[1]}"
+            )
     if width == 0:
         raise InputError("arrays must have at least one feature; got arrays [n, 0]")
     lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
-    dtype = sets[0].dtype
-    for s in sets[1:]:
-        dtype = torch.promote_types(dtype, s.dtype)
+    dtype = reduce(torch.promote_types, [sets[i].dtype for i in filled])
     elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
     for row, s in enumerate(sets):
         elements[row, : s.shape[0]] = s
@@ -53,11 +51,20 @@ def _as_set(array: Any, index: int) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.as_tensor(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"array {index} is not an array of numbers [n, D]: {error}") from None
+    if tensor.dtype == torch.float64 and _is_plain(array):
+        tensor = tensor.to(torch.get_default_dtype())
     if tensor.dim() == 1:
         tensor = tensor[:, None]
     if tensor.dim() != 2:
         raise InputError(f"array {index} must have shape [n, D] or [n]; got {list(tensor.shape)}")
     return tensor
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is of Python's own numbers, which have no dtype."""
+    while isinstance(array, (list, tuple)) and len(array):
+        array = array[0]
+    return type(array) in (float, int, bool, list, tuple)
 
 
 def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> tuple[Tensor, Tensor]:

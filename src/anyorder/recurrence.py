@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyorder import gru
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
+
+_SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
+_CELLS = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 
 State = Any  # a tensor, or a nested tuple, list or dict of tensors
 Step = Callable[[Tensor, State], State]
@@ -53,7 +57,8 @@ class Trajectory:
     ``last``: the state after each sample's own last element. ``at(index)``: states after that many elements.
     ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
     sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
-    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping.
+    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping; ``continued``
+    that it went on from a given state, not from the recurrence's start.
     """
 
     def __init__(
@@ -66,12 +71,14 @@ class Trajectory:
         select: Callable[[Tensor], State] | None,
         layout: _Layout,
         dropped: bool,
+        continued: bool,
     ) -> None:
         self.recurrence = recurrence
         self.elements = elements
         self.lengths = lengths
         self.last = last
         self.dropped = dropped
+        self.continued = continued
         self._start = start
         self._select = select
         self._layout = layout
@@ -100,9 +107,13 @@ class Trajectory:
         every = torch.arange(longest + 1, device=self.elements.device)
         return self.at(every.expand(batch, longest + 1))
 
+    def starts(self, sample: Tensor) -> State:
+        """The states in which the scan of ``sample [R]`` began, as a state of batch R."""
+        return tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
+
     def rows(self, sample: Tensor, count: Tensor) -> State:
         """States of ``sample [R]`` after ``count [R]`` elements, as a state of batch R (no checks)."""
-        start = tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
+        start = self.starts(sample)
         if self._select is None:
             return start
         if self.lengths is not None:
@@ -205,7 +216,7 @@ class Recurrence(nn.Module):
         batch_size = whole_number("batch_size", batch_size)
         if self._start_call is not None:
             state = self._start_call(batch_size)
-            _require_batch(state, batch_size, "start(batch)")
+            self._require_state(state, batch_size, "start(batch)")
             return state
         if self._start_names is None:
             return self._zeros(batch_size)
@@ -233,7 +244,14 @@ class Recurrence(nn.Module):
         self._check_elements(elements)
         require_finite(elements, lengths)
         if state is not None:
-            _require_batch(state, elements.shape[0], "state")
+            self._require_state(state, elements.shape[0], "state")
+        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
+
+    def scan_encoded(
+        self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None
+    ) -> Trajectory:
+        """:meth:`scan` of what a model made of a checked batch; NaN there is of weights that diverged, not of data."""
+        self._check_elements(elements)
         return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
 
     def scan_unchecked(
@@ -243,11 +261,26 @@ class Recurrence(nn.Module):
         start = self.start(elements.shape[0]) if state is None else state
         layout = _Layout(elements, lengths)
         if not layout.sizes:
-            return Trajectory(self, elements, lengths, start, start, None, layout, False)
+            return Trajectory(self, elements, lengths, start, start, None, layout, False, state is not None)
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
-        return Trajectory(self, elements, lengths, start, last, select, layout, dropped)
+        return Trajectory(self, elements, lengths, start, last, select, layout, dropped, state is not None)
+
+    def _require_state(self, state: State, batch: int, name: str) -> None:
+        for leaf in tree_leaves(state):
+            if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
+                got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+                raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
+        like = self._like(batch)
+        if like is not None and _shapes(like) != _shapes(state):
+            raise InputError(
+                f"{name} must be a state of this recurrence, {_spell(_form(like))}; got {_spell(_form(state))}"
+            )
 
     # What each kind of recurrence fills in.
+    def _like(self, batch_size: int) -> State | None:
+        """A state of the form they all have; None where the step alone knows it."""
+        return None if self._start_call is not None else self.start(batch_size)
+
     def _zeros(self, batch_size: int) -> State:
         raise InputError("an own step needs start=: a state of batch 1, or a callable(batch_size)")
 
@@ -266,27 +299,41 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, step: Step, start: Any) -> None:
         super().__init__(start)
-        owner = getattr(step, "__self__", None)
-        if isinstance(owner, nn.Module):  # a module's bound method: own the module, not only its method
+        inner = step
+        while isinstance(inner, partial):
+            inner = inner.func
+        owner = getattr(inner, "__self__", inner)
+        if isinstance(owner, nn.Module) and owner is not step:  # a bound method or a partial: own the module behind it
             self._owner = owner
         self._step = step
-        modules = [m for m in (step, owner) if isinstance(m, nn.Module)]
-        self._dropouts = [
-            m for module in modules for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)
-        ]
+        modules = owner.modules() if isinstance(owner, nn.Module) else ()
+        self._may_drop = [m for m in modules if _may_drop(m)]
 
     def step(self, element: Tensor, state: State) -> State:
         with self._dropout_off():
             return self._checked(element, state)
 
+    def _zeros(self, batch_size: int) -> State:
+        cell = self._step
+        if not isinstance(cell, _CELLS):
+            return super()._zeros(batch_size)
+        zeros = next(cell.parameters()).new_zeros(batch_size, cell.hidden_size)
+        return (zeros, zeros.clone()) if isinstance(cell, nn.LSTMCell) else zeros
+
     def _checked(self, element: Tensor, state: State) -> State:
-        new = self._step(element, state)
+        versions = _versions(element, state)
+        new = self._step(element, tree_map(lambda leaf: leaf, state))  # a dict or list of its own to change
+        if versions != _versions(element, state):
+            raise InputError(
+                "step must not write into its element or state, which the trajectory keeps; make new tensors, "
+                "e.g. state + element in place of state += element"
+            )
         _require_same_form(state, new)
         return new
 
     @contextmanager
     def _dropout_off(self) -> Iterator[None]:
-        active = [m for m in self._dropouts if m.training]
+        active = [m for m in self._may_drop if m.training]
         for module in active:
             module.training = False
         try:
@@ -298,8 +345,9 @@ class StepRecurrence(Recurrence):
     def _run(
         self, rows: Tensor, layout: _Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
-        dropped = dropout and any(m.training for m in self._dropouts)
-        step = self._checked if dropped else self.step
+        dropout = dropout and any(m.training for m in self._may_drop)
+        step = self._checked if dropout else self.step
+        randomness = _randomness(rows.device) if dropout else None
         state = layout.sort(start)
         steps: list[State] = []
         finished: list[State] = []  # states of samples that have ended, longest last
@@ -313,25 +361,68 @@ class StepRecurrence(Recurrence):
             steps.append(state)
         parts = [state, *reversed(finished)]
         last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        if randomness is None:  # not asked for, or not to be seen while compiling
+            dropped = dropout and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self._may_drop)
+        else:
+            dropped = not torch.equal(randomness, _randomness(rows.device))  # type: ignore[arg-type]
         return layout.unsort(last), _Rows(steps).select, dropped
 
 
-class _Rows:
+def _may_drop(module: nn.Module) -> bool:
+    """Whether train mode may mean dropout; for some of torch's modules it means other things, which are kept."""
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0
+    return not isinstance(module, nn.modules.batchnorm._NormBase)
+
+
+def _randomness(device: torch.device) -> Tensor | None:
+    """The state of the generator dropout draws from, None while compiling."""
+    if torch.compiler.is_compiling():
+        return None
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+
+class _Kept:
+    """Rows computed from a pass when first asked for, and kept unless a look without gradients made them."""
+
+    _rows: State = None
+
+    def rows(self) -> State:
+        if self._rows is not None:
+            return self._rows
+        with_graph = any(leaf.requires_grad for leaf in self._source())
+        with torch.set_grad_enabled(with_graph and torch.is_grad_enabled()):
+            rows = self._make()
+        if torch.is_grad_enabled() or not (with_graph or torch.is_inference_mode_enabled()):
+            self._rows = rows
+        return rows
+
+    def _source(self) -> list[Tensor]:
+        """Tensors of the pass, which have a graph if it was recorded."""
+        raise TypeError(f"{type(self).__name__} must define _source")
+
+    def _make(self) -> State:
+        raise TypeError(f"{type(self).__name__} must define _make")
+
+
+class _Rows(_Kept):
     """States of successive steps, joined into rows when the first of them is asked for."""
 
     def __init__(self, steps: list[State]) -> None:
         self._steps = steps
 
-    @cached_property
-    def _rows(self) -> State:
+    def _source(self) -> list[Tensor]:
+        return tree_leaves(self._steps[-1])
+
+    def _make(self) -> State:
         return self._steps[0] if len(self._steps) == 1 else tree_map(lambda *rows: torch.cat(rows), *self._steps)
 
     def select(self, row: Tensor) -> State:
-        return tree_map(lambda leaf: leaf.index_select(0, row), self._rows)
+        return tree_map(lambda leaf: leaf.index_select(0, row), self.rows())
 
 
 class NativeRecurrence(Recurrence):
-    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's native kernels.
+    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's kernels or, for a GRU, ours.
 
     State of one layer: ``[B, H]``; of L > 1 layers: ``[B, L, H]``; of an LSTM: the pair (h, c) of these.
     """
@@ -357,6 +448,8 @@ class NativeRecurrence(Recurrence):
             self._kernel, self._cell = torch.rnn_relu, torch.rnn_relu_cell
         else:
             self._kernel, self._cell = torch.rnn_tanh, torch.rnn_tanh_cell
+        if self._start_names is not None:
+            self._require_state(self.start(1), 1, "start")
 
     @property
     def is_lstm(self) -> bool:
@@ -379,6 +472,9 @@ class NativeRecurrence(Recurrence):
         if not self.is_lstm:
             return cell
         return weight.new_zeros(*axes, getattr(self.module, "proj_size", 0) or self.module.hidden_size), cell
+
+    def _like(self, batch_size: int) -> State:
+        return self._zeros(batch_size)
 
     def _check_elements(self, elements: Tensor) -> None:
         expected = self.module.input_size
@@ -425,7 +521,7 @@ class NativeRecurrence(Recurrence):
     def _run(
         self, rows: Tensor, layout: _Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
-        dropped = dropout and self._dropout > 0 and self._layers > 1
+        dropped = dropout and self.module.training and self._dropout > 0 and self._layers > 1
         inputs = rows
         lasts: list[State] = []
         kept: list[_Rows | _LSTMRows] = []
@@ -451,9 +547,18 @@ class NativeRecurrence(Recurrence):
         """One layer: (outputs as rows, last state of each sample)."""
         initial = tree_leaves(layout.sort(first))
         run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
+        if self._kernel is torch.gru and gru.applies(rows):
+            run = self._run_gru
         outputs, ends = run(rows, layout, initial, weights)
         last = [layout.unsort(end) for end in ends]
         return outputs, tuple(last) if self.is_lstm else last[0]
+
+    def _run_gru(
+        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Our own pass over all rows at once, faster on a CPU than torch's."""
+        outputs, last = gru.scan(rows, layout.sizes, state[0], weights)
+        return outputs, [last]
 
     def _run_segments(
         self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
@@ -493,7 +598,7 @@ class NativeRecurrence(Recurrence):
         return self.module.bias, 1, 0.0, torch.is_grad_enabled(), False
 
 
-class _LSTMRows:
+class _LSTMRows(_Kept):
     """The (h, c) of an LSTM layer after every step, from its outputs h alone.
 
     The kernel gives back every h but only the last c. Given all h, the gates of every step are one matrix
@@ -512,8 +617,10 @@ class _LSTMRows:
         self._inputs, self._outputs, self._first = inputs, outputs, first
         self._weights, self._bias, self._layout = weights, bias, layout
 
-    @cached_property
-    def _cells(self) -> Tensor:
+    def _source(self) -> list[Tensor]:
+        return [self._outputs]
+
+    def _make(self) -> Tensor:
         h, c = self._first
         gates = self._weights[0].shape[0] // 4 * 3  # i, f and g; the output gate is in h already
         w_ih, w_hh = (w[:gates] for w in self._weights[:2])
@@ -530,14 +637,16 @@ class _LSTMRows:
         return torch.cat(cells)
 
     def select(self, row: Tensor) -> State:
-        return self._outputs.index_select(0, row), self._cells.index_select(0, row)
+        return self._outputs.index_select(0, row), self.rows().index_select(0, row)
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     """A recurrence from torch's nn.RNN/GRU/LSTM, their cells, or any ``step(element, state) -> state``.
 
     ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size). torch's own
-    modules start at zeros by default; an own step needs it.
+    modules start at zeros by default; an own step needs it. A module, or one behind a bound method, is owned, and its
+    dropout is off in ``step``; the modules a function calls are the caller's own affair. A cell with hooks or a
+    ``forward`` of its own is run step by step, as an own step is; a sequence module with such is refused.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
@@ -550,8 +659,16 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
         if start is not None:
             raise InputError("this recurrence has its start state already; wrap the module or step itself")
         return wrapped
-    if isinstance(wrapped, (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)):
-        return NativeRecurrence(wrapped, start)
+    if isinstance(wrapped, (*_SEQUENCES, *_CELLS)):
+        if (own := _own_forward(wrapped)) is None:
+            return NativeRecurrence(wrapped, start)
+        if isinstance(wrapped, _SEQUENCES):
+            raise InputError(
+                f"{type(wrapped).__name__} {own}, which a scan by torch's kernel would pass by; wrap its step instead: "
+                "recurrence(step, start=…), step(element, state) -> state, or a cell (weights that are recomputed, "
+                "as by torch.nn.utils.parametrizations, are fine)"
+            )
+        return StepRecurrence(wrapped, start)
     if isinstance(wrapped, type) or not callable(wrapped):
         raise InputTypeError(
             "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or a callable "
@@ -562,11 +679,22 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     return StepRecurrence(wrapped, start)
 
 
-def _require_batch(state: State, batch: int, name: str) -> None:
-    for leaf in tree_leaves(state):
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
-            got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
+def _own_forward(module: nn.Module) -> str | None:
+    """What of a module's forward is not torch's own, None if nothing."""
+    stock = next(kind for kind in (*_SEQUENCES, *_CELLS) if isinstance(module, kind))
+    if "forward" in vars(module) or type(module).forward is not stock.forward:
+        return "has a forward of its own"
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return "has hooks (weight_norm and spectral_norm set some)" if any(hooks) else None
+
+
+def _shapes(state: State) -> Any:
+    """Structure and shapes, a list being as good as a tuple."""
+    if isinstance(state, dict):
+        return {key: _shapes(value) for key, value in state.items()}
+    if isinstance(state, (tuple, list)):
+        return ["parts", *map(_shapes, state)]
+    return state.shape
 
 
 def _form(state: State) -> Any:
@@ -575,6 +703,14 @@ def _form(state: State) -> Any:
     if isinstance(state, (tuple, list)):
         return (type(state).__name__, *map(_form, state))
     return state.shape if isinstance(state, Tensor) else type(state).__name__
+
+
+def _versions(element: Tensor, state: State) -> list[int]:
+    """A count for each tensor of the writes into it; none where torch does not count."""
+    if torch.compiler.is_compiling():
+        return []
+    leaves = [element, *tree_leaves(state)]
+    return [leaf._version for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference()]
 
 
 def _require_same_form(before: State, after: State) -> None:

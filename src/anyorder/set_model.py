@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,7 +51,7 @@ class SetModel(nn.Module):
         super().__init__()
         self.in_features = whole_number("in_features", in_features)
         self.out_features = whole_number("out_features", out_features)
-        self.door = Door(in_features, embedding)
+        self.door = Door(self.in_features, embedding)
 
     def _built_with(self, **arguments: Any) -> None:
         self._arguments = {"in_features": self.in_features, "out_features": self.out_features, **arguments}
@@ -67,7 +68,7 @@ class SetModel(nn.Module):
                     f"{name} was given as an own module ({value.__name__}), which a configuration cannot describe; "
                     "build the model in code and keep its state_dict(), or use the built-in options"
                 )
-            config[name] = list(value) if isinstance(value, (tuple, list)) else value
+            config[name] = _plain(value)
         return config
 
     def describe(self) -> dict[str, Any]:
@@ -82,6 +83,13 @@ class SetModel(nn.Module):
 
     def _state_size(self) -> int | None:
         return None
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, Python's numbers for numpy's."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 class Standardised(SetModel):

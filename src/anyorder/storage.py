@@ -49,7 +49,7 @@ FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _ESTIMATORS = ("SetClassifier", "SetRegressor")
 _LARGEST_CONFIG = 1 << 26  # bytes
-_NOT_SIZES = {"seed", "orderings", "gate_bias_span", "typical_size"}  # arguments that cost no memory
+_NOT_SIZES = {"seed", "gate_bias_span", "typical_size"}  # arguments that cost no memory
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,13 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
             raise _damaged(folder, f"it names an estimator {name!r} that does not exist")
         try:
             estimator = getattr(anyorder, name).from_storage_parts(model, details)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError, OverflowError) as error:
             raise _damaged(folder, f"its estimator cannot be rebuilt ({error})") from None
-    return SavedModel(model, estimator, config.get("preprocessing"), config.get("classes"), config.get("extra"))
+    kept = [config.get(name) for name in ("preprocessing", "classes", "extra")]
+    for name, value, kind in zip(("preprocessing", "classes", "extra"), kept, (dict, list, dict), strict=True):
+        if not isinstance(value, kind | None):
+            raise _damaged(folder, f"its {name} is not a JSON {'array' if kind is list else 'object'}")
+    return SavedModel(model, estimator, *kept)
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
@@ -181,7 +185,7 @@ def _read_weights(folder: Path, config: dict[str, Any]) -> bytes:
         raise _damaged(folder, f"{WEIGHTS} is missing")
     try:
         size, digest = int(config["weights"]["bytes"]), str(config["weights"]["sha256"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise _damaged(folder, f"{CONFIG} does not say what weights belong to it") from None
     if file.stat().st_size != size:
         raise _damaged(folder, f"{WEIGHTS} has {file.stat().st_size:,} bytes, {CONFIG} says {size:,}")
@@ -196,7 +200,9 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         name, arguments = config["model"]["name"], dict(config["model"]["config"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(folder, f"{CONFIG} describes no model") from None
-    if str(name).startswith("pyg-"):
+    if not isinstance(name, str):
+        raise _damaged(folder, f"{CONFIG} names no model")
+    if name.startswith("pyg-"):
         try:
             importlib.import_module("anyorder.pyg")  # adds torch-geometric's aggregations to MODELS
         except ImportError as error:

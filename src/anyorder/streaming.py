@@ -123,7 +123,11 @@ class Stream:
             raise InputError(
                 "this snapshot was taken with other weights than this model's; restore it with the model it belongs to"
             )
-        stream = cls(model, details.get("streams"))
+        streams = details.get("streams")
+        rows = 1 if streams is None else whole_number("the streams of a snapshot", streams)
+        if "seen" not in tensors or tensors["seen"].shape != (rows,):  # before room is made for them
+            raise InputError(f"the snapshot is damaged: it does not hold the {rows} streams it speaks of")
+        stream = cls(model, streams)
         expected = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(stream._state))}
         expected["seen"] = stream._seen
         for name, leaf in expected.items():

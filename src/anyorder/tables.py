@@ -215,14 +215,19 @@ class TableSchema:
                 )
                 for f in values["features"]
             )
+            task, classes = one_of("task", values["task"], (None, *TASKS)), values["classes"]
+            if (classes is not None) != (task == "classification"):
+                raise InputError(f"task {task!r} does not go with classes {classes!r}")
+            if classes is not None and not all(isinstance(c, (str, int, float)) for c in list(classes)):
+                raise InputError("classes must be names or numbers")
             return cls(
                 set_id=str(values["set_id"]),
                 features=features,
                 target=None if values["target"] is None else str(values["target"]),
                 order=None if values["order"] is None else str(values["order"]),
                 missing=one_of("missing", values["missing"], MISSING),
-                task=one_of("task", values["task"], (None, *TASKS)),
-                classes=None if values["classes"] is None else tuple(values["classes"]),
+                task=task,
+                classes=None if classes is None else tuple(classes),
             )
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
@@ -255,6 +260,27 @@ class TableSchema:
         """Rows (a DataFrame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
         elements, _ = self._gather(rows, None, None, None, False).encoded(self.features, None)
         return torch.from_numpy(elements)
+
+    def decode(self, elements: Any) -> np.ndarray:
+        """Elements ``[n, D]`` as they stood in the table, a column a feature: its number, or its category's name.
+
+        >>> drug = Feature("drug", "category", categories=("x", "y"))
+        >>> schema = TableSchema("patient", (Feature("dose", "number", mean=5.0, scale=2.0), drug))
+        >>> schema.decode([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]).tolist()  # the second: of no category it knows
+        [[7.0, 'y'], [5.0, '–']]
+        """
+        values = np.asarray(elements, dtype=np.float64)
+        rows = np.empty((len(values), len(self.features)), dtype=object)
+        at = 0
+        for column, feature in enumerate(self.features):
+            block = values[:, at : at + feature.width]
+            if feature.kind == "number":
+                rows[:, column] = feature.mean + feature.scale * block[:, 0]
+            else:
+                names = np.array([*feature.categories, "–"], dtype=object)
+                rows[:, column] = names[np.where(block.any(axis=1), block.argmax(axis=1), -1)]
+            at += feature.width
+        return rows
 
     def _gather(
         self, source: Any, set_id: str | None, target: str | None, order: str | None, progress: bool | None

@@ -26,8 +26,8 @@ from accelerate.utils import broadcast, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._checks import InputError, one_of, real_number, whole_number
-from anyorder.batches import Deck, generator_of, mean_one, pieces, processes, seed_of, together
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
@@ -94,25 +94,19 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("epochs", self.epochs)
-        whole_number("batch_size", self.batch_size)
+        least = {"plateau_patience": 0, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
+        for name in ("epochs", "batch_size", "patience", *least):
+            if (value := getattr(self, name)) is not None or name not in ("patience", "window"):
+                object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
         real_number("learning_rate", self.learning_rate, above=0)
         real_number("weight_decay", self.weight_decay, at_least=0)
         one_of("schedule", self.schedule, ["one-cycle", "plateau", "constant"])
-        whole_number("plateau_patience", self.plateau_patience, minimum=0)
         real_number("plateau_factor", self.plateau_factor, above=0, below=1)
         if self.clip is not None:
             real_number("clip", self.clip, above=0)
         one_of("order", self.order, ["keep", "shuffle"])
-        if self.window is not None:
-            whole_number("window", self.window, minimum=2)
-        if self.patience is not None:
-            whole_number("patience", self.patience)
-        whole_number("seed", self.seed, minimum=0)
-        whole_number("gap_every", self.gap_every, minimum=0)
-        whole_number("gap_samples", self.gap_samples, minimum=2)
         real_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("mixed_precision", self.mixed_precision, [None, "no", "fp16", "bf16"])
 
@@ -202,10 +196,12 @@ def train(
     ``loss``: a name of :data:`LOSSES` or a callable (outputs, targets) -> a scalar mean or one value a sample
     (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
     ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``InvarianceBudget``, which looks at
-    the order gap of the batch every ten steps. ``unlabelled``: the penalty is taken on batches of its own, drawn
-    from labelled and unlabelled samples together. ``validation`` with ``metric(outputs, targets)`` (default: the
-    loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``; a run found there is continued, a
-    finished one is returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
+    the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets with
+    a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the penalty is
+    taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
+    ``metric(outputs, targets)`` (default: the loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
+    a run found there is continued (one on other data or with other settings is refused), a finished one returned at
+    once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
     ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
@@ -232,10 +228,24 @@ def train(
         raise InputError("validation must have targets; got a SetData without")
     if validation is None and (config.patience is not None or metric is not None):
         raise InputError("patience and metric need validation data; got validation=None")
+    if penalty is not None and not callable(penalty):
+        raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if isinstance(loss, str):
-        loss = LOSSES[one_of("loss", loss, LOSSES)]
+        one_of("loss", loss, LOSSES)
+    if loss == "cross-entropy":
+        for name, part in {"data": data, "validation": validation}.items():
+            targets = None if part is None else part.targets
+            if targets is None or targets.dim() > 1:  # shares of the classes
+                continue
+            if targets.is_floating_point() or targets.dtype == torch.bool:
+                raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
+    for name, part in {"validation": validation, "unlabelled": unlabelled}.items():
+        if part is not None and part.elements.shape[1] != data.elements.shape[1]:
+            raise InputError(
+                f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
+            )
     if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
@@ -249,7 +259,7 @@ class _Run:
     def __init__(
         self,
         model: nn.Module,
-        loss: Loss,
+        loss: str | Loss,
         data: SetData,
         config: TrainConfig,
         penalty: Callable[..., Tensor] | None,
@@ -260,8 +270,10 @@ class _Run:
     ) -> None:
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
-        self.device = here.device if config.device == "auto" else torch.device(config.device)
-        self.config, self.model, self.loss, self.metric = config, model.to(self.device), loss, metric
+        self.device = here.device if config.device == "auto" else _device(config.device)
+        self.config, self.model, self.metric = config, model.to(self.device), metric
+        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
         if self.world > 1:  # all start from the first one's weights
             broadcast(list(model.state_dict().values()))
         like = parameter_of(model)
@@ -277,6 +289,14 @@ class _Run:
         self.penalty_data = None if unlabelled is None else together(self.data, placed(unlabelled, like))
         if self.penalty_data is not None:
             self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
+        self.needs_mates = getattr(penalty, "needs_mates", False)
+        samples = min(len(self.penalty_data or data), config.batch_size)
+        if self.needs_mates and samples <= self.world:
+            raise InputError(
+                "a penalty with relative=True or partners='batch' compares the samples of a batch, and no process gets "
+                f"two: batch_size is {config.batch_size}, of {len(self.penalty_data or data)} samples, on {self.world} "
+                "process(es) (raise batch_size, or use a penalty without)"
+            )
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = self._make_optimizer()
@@ -286,7 +306,9 @@ class _Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.orderings = generator_of(self.device, config.seed, self.rank, 0)
         self.draws = generator_of(self.device, config.seed, self.rank, 1)
-        self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
+        self.gap_batch = None
+        if config.gap_every or isinstance(penalty_weight, InvarianceBudget):
+            self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
@@ -319,7 +341,9 @@ class _Run:
             self.penalised += 1
         self.result.steps += 1
         if isinstance(self.weight, InvarianceBudget) and steps % _BUDGET_EVERY == 0:
-            self.weight.update(self._mean_over_processes(self._gap_of(penalty_on or batch, self.draws)))
+            gap = self._gap_of_all(penalty_on or batch)
+            if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
+                self.weight.update(gap)
 
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
@@ -354,7 +378,7 @@ class _Run:
         model: Any = self.model
         assert self.config.window is not None
         loss, mean = torch.zeros(2, device=self.device)
-        pairs = self._pairs(batch).sum().clamp(min=1)
+        pairs = self._pairs(batch).clamp(min=1) if weight else 1
         state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
         for elements, lengths, is_last in pieces(*batch, self.config.window):
             total: Any = None
@@ -362,8 +386,8 @@ class _Run:
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
                 start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
-                trajectory = model.recurrence.scan(model.encode(elements, lengths), lengths, state=state)
-                if weight:
+                trajectory = model.recurrence.scan_encoded(model.encode(elements, lengths), lengths, state=state)
+                if weight and self._has_mates(lengths):
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
                     penalty = penalty * ((lengths >= 2).sum() / pairs)
                     mean = mean + penalty.detach()
@@ -409,7 +433,8 @@ class _Run:
         if isinstance(self.weight, InvarianceBudget):
             return self.weight.weight
         if callable(self.weight):
-            return float(self.weight(self.result.steps / self.total_steps))
+            share = self.result.steps / self.total_steps
+            return real_number(f"penalty_weight({share:.4g})", self.weight(share), at_least=0)
         return self.weight
 
     def _my_part(self, index: Tensor) -> tuple[Tensor, float]:
@@ -422,19 +447,19 @@ class _Run:
         return mine, len(mine) / len(index)
 
     def _pairs(self, batch: Batch) -> Tensor:
-        """How many windows of each sample hold two elements or more, and so have a penalty."""
-        elements, lengths = batch
-        if lengths is None:
-            lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
-        size = self.config.window or elements.shape[1] + 1
-        head = (lengths - size).clamp(min=0)
-        return head // size + (head % size >= 2).long() + (lengths - head >= 2).long()
+        """How many (sample, window) pairs of a batch hold two elements or more, and so have a penalty."""
+        windows = [sizes for sizes in piece_sizes(*batch, self.config.window) if self._has_mates(sizes)]
+        return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
+
+    def _has_mates(self, lengths: Tensor) -> bool:
+        """Whether the penalty finds in samples of these lengths the others it compares each with."""
+        return not self.needs_mates or int((lengths > 0).sum()) >= 2
 
     def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
         if self.world == 1:
-            return 1.0
-        mine = self._pairs(batch).sum() * (share > 0)
+            return float(self._pairs(batch) > 0) if self.needs_mates else 1.0
+        mine = self._pairs(batch) * (share > 0)
         return float(mine / reduce(mine, "sum").clamp(min=1))
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -484,7 +509,7 @@ class _Run:
         seconds = result.seconds - self.epoch_started
         gap = None
         if self.gap_batch is not None and config.gap_every and (epoch + 1) % config.gap_every == 0:
-            gap = self._gap_of(self.gap_batch, generator_of(self.device, config.seed, 3))
+            gap = self._gap_of(self.gap_batch, self._fixed_draws())
         validation = self._validate()
         record = {
             "epoch": epoch,
@@ -502,7 +527,7 @@ class _Run:
         self.sums.zero_()
         self.penalised, self.epoch_started = 0, result.seconds
         if not math.isfinite(loss):
-            return self._diverged(record)
+            return self._diverged(record, "loss", loss)
         if validation is not None and self._is_better(validation):
             result.best_epoch, result.best_validation = epoch, validation
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -511,10 +536,12 @@ class _Run:
         if config.patience is not None and epoch - (result.best_epoch or 0) >= config.patience:
             result.stopped = "patience"
         self.finished = result.stopped != "finished" or epoch + 1 == config.epochs
+        if self.finished and validation is not None and self.best is None:
+            return self._diverged(record, "validation figure, never finite,", validation)
         return record
 
-    def _diverged(self, record: Record) -> Record:
-        message = f"the loss is {record['loss']} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
+    def _diverged(self, record: Record, what: str, value: float) -> Record:
+        message = f"the {what} is {value} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
         if self.best is None:
             raise InputError(f"training diverged, {message}")
         warnings.warn(
@@ -532,7 +559,9 @@ class _Run:
 
     def _is_better(self, value: float) -> bool:
         best = self.result.best_validation
-        return best is None or (value > best if self.config.maximize else value < best)
+        if not math.isfinite(value):
+            return False
+        return best is None or math.isnan(best) or (value > best if self.config.maximize else value < best)
 
     def _validate(self) -> float | None:
         if self.validation is None:
@@ -552,8 +581,21 @@ class _Run:
         self.model.train(was_training)
         return float(gap)
 
-    def _mean_over_processes(self, value: float) -> float:
-        return value if self.world == 1 else float(reduce(torch.tensor(value, device=self.device), "mean"))
+    def _gap_of_all(self, batch: Batch) -> float:
+        """The order gap of a global batch, else of the fixed samples, NaN where neither has two sets with a pair."""
+        first = piece_sizes(*batch, None)[0][: self.config.gap_samples]
+        measured = torch.zeros(2, dtype=torch.float64, device=self.device)  # sum of the gaps, how many there are
+        if int((first >= 2).sum()) >= 2:
+            measured[0], measured[1] = self._gap_of(batch, self.draws), 1
+        if self.world > 1:
+            measured = reduce(measured, "sum")
+        total, count = measured.tolist()
+        if count:
+            return total / count
+        return math.nan if self.gap_batch is None else self._gap_of(self.gap_batch, self._fixed_draws())
+
+    def _fixed_draws(self) -> torch.Generator:
+        return generator_of(self.device, self.config.seed, 3)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         make = self.config.optimizer
@@ -564,7 +606,7 @@ class _Run:
     def _make_schedule(self) -> Any:
         config = self.config
         if config.schedule == "one-cycle":
-            cycles = any(key in self.optimizer.defaults for key in ("momentum", "betas"))
+            cycles = config.optimizer in ("adam", "adamw", "sgd")  # the momentum of others is not ours to move
             return torch.optim.lr_scheduler.OneCycleLR(
                 self.optimizer, config.learning_rate, self.total_steps + 1, cycle_momentum=cycles
             )
@@ -572,6 +614,18 @@ class _Run:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, mode, factor=config.plateau_factor, patience=config.plateau_patience
         )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"device must be 'auto' or one torch has here, such as 'cpu'; got {name!r}: {reason}"
+        ) from None
+    return device
 
 
 def _has_recurrence(model: nn.Module) -> bool:
@@ -582,7 +636,7 @@ def _gap_batch(model: nn.Module, data: SetData, config: TrainConfig) -> Batch | 
     """The fixed samples on which the gap is measured, None where there is none to measure."""
     first = torch.arange(min(config.gap_samples, len(data)), device=data.offsets.device)
     measurable = _has_recurrence(model) and not getattr(model, "invariant", False)
-    if not config.gap_every or not measurable or int((data.lengths[first] >= 2).sum()) < 2:
+    if not measurable or int((data.lengths[first] >= 2).sum()) < 2:
         return None
     return data.batch(first)
 

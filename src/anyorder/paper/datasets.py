@@ -121,6 +121,9 @@ def ecg5000() -> Dataset:
         data = ucr(folder / "ECG5000")
         _expect(folder / "ECG5000", "beats of each class", _counts(data.train), (292, 177, 10, 19, 2))
         _expect(folder / "ECG5000", "test beats of each class", _counts(data.test), (2627, 1590, 86, 175, 22))
+        assert data.test is not None
+        steps = {*data.train.lengths.tolist(), *data.test.lengths.tolist()}
+        _expect(folder / "ECG5000", "steps in every beat", tuple(sorted(steps)), (140,))
         return data
     raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
     train, test = ((list(raw[f"x_{p}"]), raw[f"y_{p}"].astype(np.int64)) for p in ("train", "test"))
@@ -158,9 +161,9 @@ def hapt() -> Dataset:
     name, folder = locate("hapt")
     if name == "hapt-recordings":
         cut = formats.cut_recordings(folder / "HAPT/RawData")
+        found = len(np.unique(cut["recording"])), len(np.unique(cut["subject"]))
+        _expect(folder / "HAPT/RawData", "recordings and subjects", found, (61, 30))
         is_test = np.isin(cut["subject"], HAPT_TEST_SUBJECTS)
-        if is_test.all() or not is_test.any():
-            raise InputError(f"{folder / 'HAPT/RawData'} must hold recordings of training and of test subjects")
         parts = [{key: values[rows] for key, values in cut.items()} for rows in (~is_test, is_test)]
     else:
         fields = [f"{key}_{part}" for part in ("train", "test") for key in ("x", "y", "subject")]
@@ -229,6 +232,9 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
             clouds = np.concatenate([_choose(points_of, points, count, seed) for points_of, _ in read])
             parts.append((clouds, np.concatenate([labels for _, labels in read])))
     else:
+        classes, shapes = _mesh_files(folder / "ModelNet40")
+        found = len(classes), len(shapes["train"]), len(shapes["test"])
+        _expect(folder / "ModelNet40", "classes, training shapes and test shapes", found, (40, 9843, 2468))
         return meshes(folder / "ModelNet40", points, draws=draws, seed=seed)
     train, test = (
         SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels.astype(np.int64), clouds.shape[1]))
@@ -260,15 +266,10 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
     Each cloud has a random stream of its own, so neither other files nor other draws change it.
     """
     folder = Path(folder)
-    names = tuple(sorted(path.name for path in folder.iterdir() if (path / "train").is_dir()))
+    names, files_of = _mesh_files(folder)
     parts = []
     for number, (part, count) in enumerate((("train", draws), ("test", 1))):
-        files = [
-            (path, label)
-            for label, name in enumerate(names)
-            for path in sorted((folder / name / part).glob("*"))
-            if path.suffix.lower() in (".off", ".ply")
-        ]
+        files = files_of[part]
         if not files:
             raise InputError(f"{folder} must hold <class>/{part}/*.off or *.ply; found none")
         clouds = np.empty((len(files) * count, points, 3), dtype=np.float32)
@@ -280,6 +281,21 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
                 clouds[at * count + draw] = formats.unit_sphere(formats.sample_surface(*mesh, points, generator))
         parts.append(SetData.of(clouds, np.repeat([label for _, label in files], count)))
     return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), _shapes(parts[0], draws))
+
+
+def _mesh_files(folder: Path) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
+    """The classes of a folder of meshes, and the files of its training and test parts, each with its label."""
+    names = tuple(sorted(path.name for path in folder.iterdir() if (path / "train").is_dir()))
+    files = {
+        part: [
+            (path, label)
+            for label, name in enumerate(names)
+            for path in sorted((folder / name / part).glob("*"))
+            if path.suffix.lower() in (".off", ".ply")
+        ]
+        for part in ("train", "test")
+    }
+    return names, files
 
 
 # ---------------------------------------------------------------------------------------------- splits
@@ -316,7 +332,7 @@ def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | N
 
 
 def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, SetData]:
-    """The ``fraction`` of ``data`` that keeps its labels (each class at least once), and the rest without."""
+    """The ``fraction`` of ``data`` that keeps its labels (each class of two or more does), and the rest without."""
     rest, labelled = split_index(data, fraction, seed=seed)
     unlabelled = data.select(rest)
     return data.select(labelled), SetData(unlabelled.elements, unlabelled.offsets)

@@ -86,14 +86,16 @@ _parity = Plan(
 )
 PARITY = Experiment(
     name="parity",
+    short="parity learnt at lengths 2–10 holds at 100",
+    reported="all lengths, DeepSets not",
     claim="A recurrent network of 20 units trained on lengths 2 to 10 computes parity at every length up to 100; "
     "DeepSets of width 100 does not.",
     choices="The paper does not name the cell: three are shown, each choosing its own learning rate (plain: six) or "
     "learning rate and penalty weight (sire: two by three). The bit itself is the input. 1,200 steps in batches of 125 "
     "(150 epochs). Validation uses lengths 2 to 10 as training does, so nothing longer than 10 is seen before the "
     "test; 1,000 test sets at each length. Settings are chosen from two seeds. DeepSets chooses activation and "
-    "learning rate and takes five times as many of its cheaper steps: it is slow to fit even the training "
-    "lengths.",
+    "learning rate and takes five times as many of its cheaper steps, since it is slow to fit even the training "
+    "lengths; only where it does fit them is a failure beyond them one of extrapolation alone.",
     run=run_task,
     plans={
         "smoke": shrunk(_parity, labels=40, lengths=[2, 30]),
@@ -131,6 +133,8 @@ _sub_vs_sire = Plan(
 )
 SUB_VS_SIRE = Experiment(
     name="sub-vs-sire",
+    short="SIRE beats SUB from 200 samples",
+    reported="SIRE .792, SUB .759",
     claim="On the sum of ten numbers below 20 from 200 samples, SIRE reaches .792 and SUB .759, and SIRE converges "
     "faster.",
     choices="The paper searches weights .001, .01 and .1 only; here both penalties search 1e-3 to 1e3, and the plain "
@@ -149,7 +153,7 @@ SUB_VS_SIRE = Experiment(
     charts=[
         Chart("penalty_weight", every=True, log=True),
         Chart("epoch", "loss", curve=True),
-        Chart("seconds", "accuracy", curve=True),
+        Chart("epoch", "accuracy", curve=True),
     ],
 )
 
@@ -192,6 +196,7 @@ _labels = Plan(
 )
 LABELS_NEEDED = Experiment(
     name="labels",
+    short="SIRE needs fewer labels",
     claim="Beyond the paper: SIRE needs fewer labelled samples than the plain recurrence, π-SGD and DeepSets.",
     choices="Sum of ten numbers. Every method takes 800 steps of one cycle, whatever the number of labels. Settings "
     "are chosen at 500 labels, for each alphabet, from two seeds, and reused at the other numbers. In sire+unlabelled "
@@ -223,6 +228,8 @@ _half_range = Plan(
 )
 HALF_RANGE = Experiment(
     name="half-range",
+    short="a small penalty helps where order matters in part",
+    reported="n = 20: .978 with, .968 without",
     claim="With the penalty at .01 the recurrence is better than without, at n = 10, 15 and 20.",
     choices="The paper does not say how many samples it trains on; the gain is drawn against their number. Adjacent "
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
@@ -249,7 +256,7 @@ HALF_RANGE = Experiment(
     charts=[
         Chart("labels", split="n", log=True),
         Chart("labels", split="n", log=True, minus="plain"),
-        Chart("penalty_weight", split="labels", every=True, log=True),
+        Chart("penalty_weight", split="labels", by=["learning_rate"], every=True, log=True, where={"n": 10}),
     ],
 )
 
@@ -266,6 +273,7 @@ _dial = Plan(
 )
 DIAL = Experiment(
     name="dial",
+    short="the weight sets the order gap",
     claim="Beyond the paper: the penalty weight is a dial between order and its absence, and InvarianceBudget finds a "
     "place on it.",
     choices="Half-range of ten numbers, 20,000 samples, 3,000 steps; adjacent swaps. The budget seeks an order gap of "
@@ -307,6 +315,7 @@ _lengths = Plan(
 )
 LENGTHS = Experiment(
     name="lengths",
+    short="sets longer than any in training",
     claim="Beyond the paper: how each method does on sets longer than any it was trained on.",
     choices="Sum of 2 to 10 numbers below 10, tested up to 100 of them; 5,000 samples, 3,000 steps.",
     run=run_task,
@@ -320,7 +329,7 @@ LENGTHS = Experiment(
 )
 
 
-def _arithmetic(name: str, claim: str, *, headline: str, expected: Sequence[Expected], **fixed: Any) -> Experiment:
+def _arithmetic(name: str, claim: str, *, headline: str, short: str, reported: str) -> Experiment:
     shapes: dict[str, list[Any]] = {"cell": ["gru", "lstm"], "readout": [None, [100]]}
     recurrent = grid(**shapes, learning_rate=[0.002, 0.005, 0.01, 0.02])
     penalised = grid(**shapes, learning_rate=[0.005, 0.02], penalty_weight=[10.0, 1000.0])
@@ -336,7 +345,7 @@ def _arithmetic(name: str, claim: str, *, headline: str, expected: Sequence[Expe
     }
     plan = Plan(
         over={"n": [5, 10, 15, 20, 25, 30]},
-        fixed={**ARITHMETIC, "labels": 10000, "steps": 4000, "task": name, **fixed},
+        fixed={**ARITHMETIC, "labels": 10000, "steps": 4000, "task": name},
         methods=methods,
         seeds=3,
         tune_on={"n": 10},
@@ -359,7 +368,8 @@ def _arithmetic(name: str, claim: str, *, headline: str, expected: Sequence[Expe
             "paper": replace(plan, fixed=full, tune_on={}, tune_seeds=3, seeds=20 if name == "sum" else 3),
         },
         headline=headline,
-        expected=expected,
+        short=short,
+        reported=reported,
         charts=[Chart("n", headline)],
     )
 
@@ -368,14 +378,22 @@ SUM = _arithmetic(
     "sum",
     "SIRE generalises better than DeepSets and π-SGD as n grows.",
     headline="accuracy",
-    expected=(),
+    short="SIRE is ahead on sums as n grows",
+    reported="ahead (a figure without numbers)",
 )
-RANGE = _arithmetic("range", "Range is easier than sum: SIRE is level with the best.", headline="accuracy", expected=())
+RANGE = _arithmetic(
+    "range",
+    "Range is easier than sum: SIRE is level with the best.",
+    headline="accuracy",
+    short="SIRE is level with the best on ranges",
+    reported="level (a figure without numbers)",
+)
 VARIANCE = _arithmetic(
     "variance",
     "SIRE's error on variance is below DeepSets'. (The paper's caption says MSE, its text RMSE: RMSE here.)",
     headline="rmse",
-    expected=(),
+    short="SIRE's error on variances is below DeepSets'",
+    reported="below (a figure without numbers)",
 )
 
 SYNTHETIC = [PARITY, SUB_VS_SIRE, LABELS_NEEDED, HALF_RANGE, DIAL, LENGTHS, SUM, RANGE, VARIANCE]

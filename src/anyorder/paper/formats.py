@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 import os
+import re
 import stat
 import tarfile
 import zipfile
@@ -54,15 +55,22 @@ def read_idx(path: str | Path) -> np.ndarray:
 def read_ucr(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
     """Series and labels of a UCR text file: a row is a label and its values, split by tabs, commas or blanks.
 
-    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``.
+    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. The archive pads
+    shorter series, so all rows have as many values; a row with fewer was cut off.
     """
     path = Path(path)
-    series, labels = [], []
+    series, labels, width = [], [], None
     with _reading(path, "UCR text"):
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             row = np.array(line.replace(",", " ").split(), dtype=np.float64)
             if row.size == 0:
                 continue
+            width = width or row.size
+            if row.size != width:
+                raise InputError(
+                    f"{path}, line {number} has {row.size - 1} values, the lines before it {width - 1}: the file is "
+                    "damaged (get it again), or its shorter series are not padded with NaN as the archive's are"
+                )
             values = row[1:]
             values = values[: values.size - np.argmax(~np.isnan(values[::-1]))] if values.size else values
             if row[0] != int(row[0]) or values.size == 0 or not np.isfinite(values).all():
@@ -94,7 +102,29 @@ def read_mesh(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         faces = np.asarray(mesh.faces, dtype=np.int64)
         if len(faces) == 0 or faces.min() < 0 or faces.max() >= len(vertices):
             raise InputError(f"{path} has no faces, or faces of vertices that are not there")
+        _require_all_faces(path)
         return vertices, faces
+
+
+_COUNTS_AND_LINES = {  # numbers of vertices and faces, and the text that lists them
+    ".off": re.compile(rb"OFF\s*(\d+)\s+(\d+)[^\n]*\n(.*)", re.S),
+    ".ply": re.compile(
+        rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+property list.*?end_header\s(.*)", re.S
+    ),
+}
+
+
+def _require_all_faces(path: Path) -> None:
+    """Refuse a text file that ends before the last face its header promises; trimesh takes what is there."""
+    pattern = _COUNTS_AND_LINES.get(path.suffix.lower())
+    promised = pattern.search(re.sub(rb"#[^\n]*", b"", path.read_bytes())) if pattern else None
+    if promised is None:
+        return
+    vertices, faces = int(promised[1]), int(promised[2])
+    lines = [line for line in promised[3].splitlines() if line.strip()][: vertices + faces]
+    last = lines[-1].split()  # how many corners, and their numbers
+    if len(lines) < vertices + faces or len(last) <= int(last[0]):
+        raise InputError(f"{path} is cut off: it ends before the last of the {faces} faces it promises; get it again")
 
 
 def sample_surface(vertices: np.ndarray, faces: np.ndarray, points: int, generator: np.random.Generator) -> np.ndarray:
@@ -146,6 +176,8 @@ def read_musk(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
             row = np.array([value.rstrip(".") for value in values], dtype=np.float32)
             rows.setdefault(molecule, []).append(row[:-1])
             labels[molecule] = max(labels.get(molecule, 0), int(row[-1]))
+        if len({len(row) for bag in rows.values() for row in bag}) > 1:
+            raise InputError(f"{path} is damaged: its lines have different numbers of values; get it again")
         bags = [np.stack(bag) for bag in rows.values()]
     if not bags:
         raise InputError(f"{path} holds no bags")
@@ -153,12 +185,16 @@ def read_musk(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def read_mil_svm(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
+    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``.
+
+    A row may have any number of pairs, so only the newline that ends it shows that the last one is whole.
+    """
     path = Path(path)
     rows: dict[str, list[dict[int, float]]] = {}
     labels: dict[str, int] = {}
     with _reading(path, "sparse bag"):
-        for line in path.read_text().splitlines():
+        text = path.read_text()
+        for line in text.splitlines():
             line = line.split("#")[0].strip()
             if not line:
                 continue
@@ -178,18 +214,20 @@ def read_mil_svm(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
             bags.append(dense)
     if not bags or width == 0:
         raise InputError(f"{path} holds no bags")
+    if not text.endswith("\n"):
+        raise InputError(f"{path} is cut off: its last line has no end; get it again, or add a newline if it is whole")
     return bags, np.array(list(labels.values()), dtype=np.int64)
 
 
 def cut_recordings(folder: str | Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:
-    """Windows of the HAPT recordings: ``x [N, steps, 6]``, ``y [N]`` (0 to 5), ``subject [N]``.
+    """Windows of the HAPT recordings: ``x [N, steps, 6]``, ``y [N]`` (0 to 5), ``subject [N]``, ``recording [N]``.
 
     ``folder`` is the archive's ``RawData``: ``labels.txt`` (recording, subject, activity, first and last
     sample) beside ``acc_expNN_userNN.txt`` and ``gyro_expNN_userNN.txt``. Windows lie inside one labelled
     stretch of the six basic activities; postural transitions (7 to 12) are left out.
     """
     folder = Path(folder)
-    windows, activities, subjects = [], [], []
+    windows, activities, subjects, recordings = [], [], [], []
     signals: dict[tuple[int, int], np.ndarray] = {}
     with _reading(folder, "HAPT RawData"):
         labels = np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2)
@@ -201,14 +239,21 @@ def cut_recordings(folder: str | Path, *, steps: int = 128, stride: int = 64) ->
                 tail = f"exp{recording:02d}_user{subject:02d}.txt"
                 parts = [np.loadtxt(folder / f"{kind}_{tail}", dtype=np.float32) for kind in ("acc", "gyro")]
                 signals[key] = np.concatenate(parts, axis=1)
+            if last > len(signals[key]):
+                raise InputError(
+                    f"{folder}: recording {recording} is cut off: it has {len(signals[key])} samples, and labels.txt "
+                    f"names sample {last}; get the recordings again"
+                )
             stretch = signals[key][first - 1 : last]
             for start in range(0, len(stretch) - steps + 1, stride):
                 windows.append(stretch[start : start + steps])
                 activities.append(activity - 1)
                 subjects.append(subject)
+                recordings.append(recording)
     if not windows:
         raise InputError(f"{folder} holds no stretch of {steps} samples of a basic activity")
-    return {"x": np.stack(windows), "y": np.array(activities), "subject": np.array(subjects)}
+    cut = {"y": activities, "subject": subjects, "recording": recordings}
+    return {"x": np.stack(windows), **{key: np.array(values) for key, values in cut.items()}}
 
 
 def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
@@ -262,4 +307,6 @@ def _needs(module: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"reading {what} needs {module}: pip install 'anyorder[mesh]'") from None
+        raise InputError(
+            f"reading {what} needs {module}: pip install -c constraints.txt '.[mesh]' in a checkout"
+        ) from None

@@ -5,6 +5,7 @@ Every function takes a :class:`Dataset` and returns a matplotlib figure that say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,64 +19,71 @@ from anyorder.tables import SetData
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COLUMNS = 3  # of small pictures beside each other: more are too small to read on a telephone
+TEXT = 12
+
 
 def digits_figure(clean: Dataset, changed: Dataset, count: int = 8) -> Figure:
     """The first digits as they are, and below each the same digit after its perturbation."""
     side = round(clean.train.lengths[0].item() ** 0.5)
-    figure = _figure(count * 1.1, 2.8)
+    figure = _figure(6.6, 2.2)
     axes = figure.subplots(2, count)
     for row, data in zip(axes, (clean, changed), strict=True):
         for index, axis in enumerate(row):
             image = _set(data.train, index).reshape(side, side)
             axis.imshow(image, cmap="gray_r", interpolation="nearest")
             axis.set_axis_off()
-    figure.suptitle("Digits, and the same digits reordered inside windows of 4 and then of 7 pixels", fontsize=10)
+    figure.suptitle("Digits, and the same digits reordered inside windows of 4 and then of 7 pixels", fontsize=TEXT)
     return figure
 
 
 def clouds_figure(data: Dataset, count: int = 6) -> Figure:
     """One cloud of each of the first classes, seen from the side."""
-    figure = _figure(count * 1.7, 2.1)
+    count = min(count, len(data.class_names))
+    figure = _figure(6.6, 0.4 + 2.1 * math.ceil(count / COLUMNS))
     assert data.train.targets is not None
-    for place in range(min(count, len(data.class_names))):
+    for place in range(count):
         index = int((data.train.targets == place).nonzero()[0])
         x, y, z = _set(data.train, index).T
-        axis = figure.add_subplot(1, count, place + 1, projection="3d")
-        axis.scatter(x, y, z, s=1.5, c=z, cmap="viridis")
-        axis.set(xlim=(-0.8, 0.8), ylim=(-0.8, 0.8), zlim=(-0.8, 0.8), box_aspect=(1, 1, 1))
-        axis.set_title(data.class_names[place], fontsize=9)
+        axis = figure.add_subplot(math.ceil(count / COLUMNS), COLUMNS, place + 1, projection="3d")
+        axis.scatter(x, y, z, s=6, c=z, cmap="viridis")
+        axis.set(xlim=(-0.6, 0.6), ylim=(-0.6, 0.6), zlim=(-0.6, 0.6), box_aspect=(1, 1, 1))
+        axis.set_title(data.class_names[place], fontsize=TEXT)
         axis.set_axis_off()
-    figure.suptitle(f"Clouds of {int(data.train.lengths[0])} points", fontsize=10)
+    figure.suptitle(f"Clouds of {int(data.train.lengths[0])} points", fontsize=TEXT)
     return figure
 
 
 def series_figure(data: Dataset, what: str, each: int = 4) -> Figure:
     """A few series of every class, the first channel of each."""
     classes = len(data.class_names)
-    figure = _figure(max(6.0, classes * 1.7), 1.9)
-    axes = np.atleast_1d(figure.subplots(1, classes, sharey=True))
+    rows = math.ceil(classes / COLUMNS)
+    figure = _figure(6.6, 0.4 + 1.8 * rows)
+    axes = np.atleast_1d(figure.subplots(rows, min(COLUMNS, classes), sharex=True, sharey=True)).flatten()
     assert data.train.targets is not None
-    for label, axis in enumerate(axes):
+    for label, axis in enumerate(axes[:classes]):
         for index in (data.train.targets == label).nonzero()[:each, 0].tolist():
             axis.plot(_set(data.train, index)[:, 0], linewidth=0.8)
-        axis.set_title(data.class_names[label], fontsize=9)
-        axis.tick_params(labelsize=7)
-    figure.suptitle(what, fontsize=10)
+        axis.set_title(data.class_names[label], fontsize=TEXT)
+        axis.tick_params(labelsize=TEXT - 2)
+    for axis in axes[classes:]:
+        axis.remove()
+    figure.suptitle(what, fontsize=TEXT)
     return figure
 
 
 def bags_figure(data: Dataset) -> Figure:
     """How many instances the bags hold, positive and negative ones apart."""
-    figure = _figure(4.5, 2.2)
+    figure = _figure(6.6, 3.0)
     axis = figure.subplots()
     assert data.train.targets is not None
     sizes = [data.train.lengths[data.train.targets == label].numpy() for label in (0, 1)]
     axis.hist(sizes, bins=range(1, int(data.train.lengths.max()) + 2), label=data.class_names)
-    axis.set_xlabel("instances in a bag", fontsize=8)
-    axis.set_ylabel("bags", fontsize=8)
-    axis.tick_params(labelsize=7)
-    axis.legend(fontsize=8)
-    axis.set_title(f"{data.name}: {len(data.train)} bags", fontsize=10)
+    axis.set_xlabel("instances in a bag", fontsize=TEXT)
+    axis.set_ylabel("bags", fontsize=TEXT)
+    axis.tick_params(labelsize=TEXT - 2)
+    axis.legend(fontsize=TEXT)
+    axis.set_title(f"{data.name}: {len(data.train)} bags", fontsize=TEXT)
     return figure
 
 
@@ -94,7 +102,7 @@ def _perturbed_digits() -> Figure:
 _PICTURES: dict[str, tuple[str | None, Callable[[], Figure]]] = {
     "perturbed-mnist": ("mnist", _perturbed_mnist),
     "perturbed-digits": (None, _perturbed_digits),
-    "pointcloud": ("modelnet40", lambda: clouds_figure(datasets.modelnet40())),
+    "pointcloud": ("modelnet40", lambda: clouds_figure(datasets.modelnet40(100))),
     "ecg": ("ecg5000", lambda: series_figure(datasets.ecg5000(), "ECG5000: four beats of each class")),
     "activity": (
         "hapt",

@@ -43,8 +43,10 @@ _PROTOCOL = (
     "validation accuracy over seeds is chosen, and the test part is read once. Each method has four candidates: "
     "learning rates for plain and π-SGD, rates and poolings for DeepSets, penalty weights 1 to 1000 for each form of "
     "SIRE (full; adjacent swaps; swaps up to 8 apart; one draw a sample, two for swaps) at one rate. With few "
-    "labels (5 and 10 % of the training part, every class at least once) the rest is unlabelled and serves the "
-    "penalty alone. Weights are those at the end of the one-cycle schedule. π-SGD averages 5 orderings at test time. "
+    "labels (5 and 10 % of what is left, at least one of each class that has two or more) the rest is unlabelled and "
+    "serves the penalty alone; settings are chosen by the whole validation part all the same, which then has more "
+    "labels than training. Weights are those at the end of the one-cycle schedule. π-SGD averages 5 orderings at test "
+    "time. "
 )
 
 
@@ -90,11 +92,13 @@ _ecg = Plan(
 )
 ECG = Experiment(
     name="ecg",
+    short="a penalty on order helps on heartbeats",
     claim="Beyond the paper, which names ECG signals and tests none: a penalty on order helps a recurrence on "
     "heartbeats, most where labels are few.",
     choices=_PROTOCOL.format(by=", stratified by class")
     + "ECG5000: 500 beats to train on (400 after validation), 4,500 to test; GRU of 32 units, 200 steps in batches of "
-    "32. Accuracy and macro-F1; two of the five classes have 10 and 2 training beats.",
+    "32. Accuracy and macro-F1; two of the five classes have 10 and 2 training beats; the one "
+    "beat that validation leaves of the smallest is unlabelled where labels are few.",
     run=run_split,
     plans={
         "smoke": shrunk(_ecg),
@@ -125,6 +129,7 @@ _activity = Plan(
 )
 ACTIVITY = Experiment(
     name="activity",
+    short="a penalty on order helps on motion windows",
     claim="Beyond the paper, which names human activity and tests none: a penalty on order helps a recurrence on "
     "motion windows, most where labels are few.",
     choices=_PROTOCOL.format(by=", by whole subjects")
@@ -178,10 +183,12 @@ _bags = Plan(
 )
 BAGS = Experiment(
     name="bags",
+    short="a penalty on order helps on bags of instances",
     claim="Beyond the paper: bags of instances, whose order means nothing, from few labels.",
     choices="Musk1 (92 bags) and elephant (200), ten-fold cross-validation repeated with five seeds; a fifth of each "
     "training part chooses among three candidates a method; features standardised; GRU of 32 units on a layer of 64, "
-    "60 steps in batches of 32. With 10 % of the labels the penalty also sees the unlabelled training bags.",
+    "60 steps in batches of 32. With 10 % of the labels the penalty also sees the unlabelled training bags; settings "
+    "are chosen by the whole validation part all the same.",
     run=run_folds,
     plans={
         "smoke": shrunk(_bags, folds=2, encoder=[8]),
@@ -248,6 +255,8 @@ def _clouds(name: str, claim: str, choices: str, plan: Plan, paper: Plan, expect
     truncated = {"truncate": 10} if "truncate" in plan.fixed else {}
     return Experiment(
         name=name,
+        short=f"SIRE on clouds of {plan.fixed['points']} points",
+        reported=", ".join(f"{e.method} {e.paper:g}" for e in expected),
         claim=claim,
         choices=choices,
         run=run_split,
@@ -352,6 +361,7 @@ _digits = Plan(
 )
 DIGITS = Experiment(
     name="perturbed-digits",
+    short="SIRE on locally reordered 8 × 8 digits",
     claim="The cheap version of Locally Perturbed MNIST: the 8 × 8 digits of scikit-learn, one pixel a step.",
     choices="1,297 digits to train on, 500 to test, each reordered inside windows of 4 and then of 7 of its 64 pixels. "
     "GRU of 64 units with update-gate biases from log U(1, 64) in every recurrent arm; 800 steps in batches of 64; "
@@ -389,6 +399,8 @@ _mnist = Plan(
 )
 PERTURBED_MNIST = Experiment(
     name="perturbed-mnist",
+    short="SIRE on locally reordered pixels",
+    reported=".977 with, .833 without, CNN .963",
     claim="On Locally Perturbed MNIST a GRU with SIRE reaches .977, the same GRU without .833, a CNN .963 (and .9963 "
     "on clean MNIST).",
     choices="Each image is reordered inside consecutive windows of 4 and then of 7 pixels (a pixel moves 9 places at "

@@ -22,16 +22,15 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
 from anyorder.paper import datasets
 from anyorder.paper.datasets import Dataset
-from anyorder.paper.trials import Outcome, Trial
+from anyorder.paper.trials import SHUFFLED, Outcome, Trial, short
 from anyorder.penalties import SIRE, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
 
-SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
 
-def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Train ``trial.method`` on the training part of a :class:`Dataset` and test it on the test part.
 
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
@@ -45,11 +44,11 @@ def run_split(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     assert chosen.test is not None
     rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
-    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir)
+    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir, device)
     return [outcome]
 
 
-def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Cross-validate: ``folds`` trainings, every bag tested once; a seed is one repetition with folds of its own.
 
     The metrics are the means over folds (weighted by their sizes), so an accuracy is that over all bags.
@@ -59,18 +58,18 @@ def run_folds(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
         rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
         parts = rest, held, bags.select(test_index)
-        outcomes.append(_train_and_test(trial, parts, 2, workdir / f"fold-{number}"))
+        outcomes.append(_train_and_test(trial, parts, 2, workdir / f"fold-{number}", device))
         sizes.append(len(test_index))
 
     def mean(kind: str) -> dict[str, float]:
         keys = outcomes[0][kind]
-        return {k: _short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
+        return {k: short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
 
     return [{"validation": mean("validation"), "metrics": mean("metrics"), "parameters": outcomes[0]["parameters"]}]
 
 
 def _train_and_test(
-    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path
+    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path, device: str
 ) -> dict[str, Any]:
     setting, method = dict(trial.setting), trial.method
     if setting.get("standardize"):
@@ -93,7 +92,7 @@ def _train_and_test(
         window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         gap_every=0,
         seed=trial.seed,
-        device="cpu",
+        device=device,
     )
     penalised: dict[str, Any] = {}
     if penalty is not None:
@@ -109,6 +108,7 @@ def _train_and_test(
         progress=False,
         **penalised,
     )
+    model.cpu()  # what follows is measured there
     votes = setting.get("votes", 5) if method == "pi-sgd" else 1
     last = result.history[-1]
     measured = {
@@ -124,13 +124,13 @@ def _train_and_test(
         "metrics": _shortened(measured),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
-    if isinstance(model, RecurrentSetModel):
+    if isinstance(model, RecurrentSetModel) and device == "cpu":
         rate = rate_over_plain_torch(model, labelled, config, **penalised)
-        outcome["metrics"]["step_rate_over_plain_torch"] = _short(rate)
+        outcome["metrics"]["step_rate_over_plain_torch"] = short(rate)
     if track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")
         outcome["curve"] = {
-            key: [_short(r[key]) if r[key] is not None else None for r in result.history] for key in keys
+            key: [short(r[key]) if r[key] is not None else None for r in result.history] for key in keys
         }
     return outcome
 
@@ -280,9 +280,4 @@ def _softmax(outputs: Tensor) -> Tensor:
 
 
 def _shortened(figures: dict[str, float]) -> dict[str, float]:
-    return {key: _short(value) for key, value in figures.items()}
-
-
-def _short(value: float) -> float:
-    """Six significant digits: what a row needs."""
-    return float(f"{value:.6g}")
+    return {key: short(value) for key, value in figures.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anyorder.paper.statistics import Claim, ahead, difference, matching, pm, sample_of
+from anyorder.paper.statistics import Claim, Sample, ahead, difference, matching, pm, sample_of
 from anyorder.paper.trials import Row
 
 Verdict = Callable[[Sequence[Row], Sequence[Row]], list[Claim]]
@@ -15,13 +15,13 @@ def penalty_helps(*over: str, metrics: Sequence[str] = ("accuracy",)) -> Verdict
     """Each form of SIRE against the plain recurrence in every cell of ``over``: paired differences and the dial."""
 
     def verdict(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
-        found = _in_short(chosen, over, metrics[0])
-        for cell in _cells(chosen, over):
-            place = _spelled(cell)
-            for metric in metrics:
-                found += _against_plain(matching(chosen, cell), metric, place)
-            found += _dial(matching(rows, cell), place)
-        return found
+        tables = [
+            claim
+            for metric in metrics
+            for cell in _cells(chosen, over)
+            for claim in _against_plain(matching(chosen, cell), matching(rows, cell), metric, _spelled(cell))
+        ]
+        return _in_short(tables) + _most_where_few(chosen, over, metrics[0]) + tables
 
     return verdict
 
@@ -32,66 +32,93 @@ def _cells(rows: Sequence[Row], over: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _spelled(cell: dict[str, Any]) -> str:
-    words = [f"{v * 100:g} % of the labels" if k == "labels" else str(v) for k, v in cell.items()]
-    return f"{', '.join(words)}: " if words else ""
+    return ", ".join(f"{v * 100:g} % of the labels" if k == "labels" else str(v) for k, v in cell.items())
 
 
-def _in_short(chosen: Sequence[Row], over: Sequence[str], metric: str) -> list[Claim]:
-    """Where a form of SIRE is clearly better or worse than the plain recurrence, and its gain in every cell."""
-    sides: dict[str, list[str]] = {"holds": [], "does not hold": [], "not clear": []}
-    gains: dict[str, list[str]] = {}
-    cells = _cells(chosen, over)
-    for cell in cells if len(cells) > 1 else ():
-        here, place = matching(chosen, cell), _spelled(cell).removesuffix(": ")
-        plain = sample_of(here, metric, "plain")
-        for method in sorted({row["method"] for row in here if row["method"].startswith("sire")}):
-            mine = sample_of(here, metric, method)
-            if len(mine.minus(plain)) > 1:
-                gains.setdefault(method, []).append(f"{mine.minus(plain).mean:+.3f} ({place})")
-                sides[ahead(mine, plain)].append(f"{method} ({place})")
-    if not gains:
+def _in_short(tables: Sequence[Claim]) -> list[Claim]:
+    """Where a form of SIRE is clearly better or worse than the plain recurrence, of how many comparisons."""
+    judged = [claim for claim in tables if claim.verdict is not None]
+    if len(judged) < 2:
         return []
-    better, worse = ("; ".join(sides[verdict]) or "nowhere" for verdict in ("holds", "does not hold"))
-    found = [Claim(f"In short: {metric} clearly above plain's: {better}. Clearly below: {worse}")]
-    return found + [Claim(f"Gain of {method}: {'; '.join(values)}") for method, values in gains.items()]
+    named = {
+        verdict: [
+            f"{claim.cells['method']} ({', '.join(filter(None, [claim.cells['where'], claim.table.split()[0]]))})"
+            for claim in judged
+            if claim.verdict == verdict
+        ]
+        for verdict in ("holds", "does not hold")
+    }
+    better, worse = named.values()
+    count = f"{len(judged)} comparisons with plain"
+    return [
+        Claim(
+            f"In short, of {count}: clearly above: {'; '.join(better) or 'none'}. Clearly below: "
+            f"{'; '.join(worse) or 'none'}. Each interval is one of 95 %: by chance alone about "
+            f"{0.05 * len(judged):.1f} of {len(judged)} would seem clear",
+            short=f"of {count}, {len(better)} clearly above and {len(worse)} below",
+        )
+    ]
 
 
-def _against_plain(chosen: Sequence[Row], metric: str, place: str) -> list[Claim]:
+def _most_where_few(chosen: Sequence[Row], over: Sequence[str], metric: str) -> list[Claim]:
+    """Whether the gain over plain is larger with the fewest labels than with the most."""
+    found = []
+    for cell in _cells(chosen, [key for key in over if key != "labels"]) if "labels" in over else ():
+        here = matching(chosen, cell)
+        place = f"{_spelled(cell)}: " if cell else ""
+        for method in sorted({row["method"] for row in here if row["method"].startswith("sire")}):
+            gains: dict[float, Sample] = {}
+            for share in sorted({row["setting"]["labels"] for row in here}):
+                mine, plain = (sample_of(here, metric, m, labels=share) for m in (method, "plain"))
+                gains[share] = mine.minus(plain)
+            gains = {share: gain for share, gain in gains.items() if len(gain) > 1}
+            if len(gains) < 2:
+                continue
+            few, most = gains[min(gains)], gains[max(gains)]
+            text = "; ".join(f"{gain.mean:+.3f} with {share * 100:g} %" for share, gain in gains.items())
+            text = f"{place}{method} gains most where labels are few: {text}"
+            found.append(Claim(f"{text}; the first minus the last {difference(few, most)}", ahead(few, most)))
+    return found
+
+
+def _against_plain(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place: str) -> list[Claim]:
+    """A line a method beside plain; those of SIRE are judged."""
     plain = sample_of(chosen, metric, "plain")
-    methods = sorted({row["method"] for row in chosen})
-    others = {m: sample_of(chosen, metric, m) for m in methods if m != "plain" and not m.startswith("sire")}
+    methods = sorted({row["method"] for row in chosen}, key=lambda method: (method != "plain", method))
+    if not len(plain) or not any(method.startswith("sire") for method in methods):
+        return []
     what = metric.replace("_", "-")
     found = []
-    for method in (m for m in methods if m.startswith("sire")):
+    for method in methods:
         mine = sample_of(chosen, metric, method)
-        if len(mine.minus(plain)) < 2:
-            continue
-        gaps = " and ".join(f"{sample_of(chosen, 'order_gap', m).mean:.2g}" for m in (method, "plain"))
-        found.append(
-            Claim(
-                f"{place}{method} has {what} {pm(mine)}, plain {pm(plain)}, paired difference "
-                f"{difference(mine, plain)}; order gaps {gaps}",
-                ahead(mine, plain),
-            )
-        )
-    if others and len(plain):
-        beside = "; ".join(f"{m} {pm(sample)}" for m, sample in others.items())
-        found.append(Claim(f"{place}{what} beside them: {beside}"))
+        gap = sample_of(chosen, "order_gap", method)
+        cells = {
+            "where": place,
+            "method": method,
+            what: pm(mine),
+            "minus plain's": "" if method == "plain" else difference(mine, plain, words=""),
+            "order gap": f"{gap.mean:.2g}" if len(gap) else "",
+            **({"accuracy by weight": _by_weight(rows, method)} if metric == "accuracy" else {}),
+        }
+        judged = method.startswith("sire")
+        text = f"{f'{place}: ' if place else ''}{method} has {what} "
+        text += f"above plain's: {pm(mine)} against {pm(plain)}" if judged else pm(mine)
+        text += f", paired difference {difference(mine, plain)}" if method != "plain" else ""
+        table = f"{what} of each method's choice, and its difference from plain's, paired by seed (95 % interval)"
+        found.append(Claim(text, ahead(mine, plain) if judged else None, table, cells))
     return found
 
 
-def _dial(rows: Sequence[Row], place: str) -> list[Claim]:
-    """Mean test accuracy of each form of SIRE at each weight it was given, and at which weight it was best."""
-    found = []
-    for method in sorted({row["method"] for row in rows if row["method"].startswith("sire")}):
-        weights = sorted({row["setting"]["penalty_weight"] for row in rows if row["method"] == method})
-        samples = {w: sample_of(rows, "accuracy", method, penalty_weight=w) for w in weights}
-        if len(samples) < 2:
-            continue
-        best = max(samples, key=lambda w: samples[w].mean)
-        text = "; ".join(f"{w:g}: {sample.mean:.3f}" for w, sample in samples.items())
-        found.append(Claim(f"{place}{method} by weight {text}; best at {best:g}"))
-    return found
+def _by_weight(rows: Sequence[Row], method: str) -> str:
+    """Mean test accuracy at each weight a method was given, and the one that validation chose."""
+    mine = [row for row in rows if row["method"] == method]
+    weights = {
+        row["setting"].get("penalty_weight"): row["selected"] for row in sorted(mine, key=lambda r: r["selected"])
+    }
+    if len(weights) < 2 or None in weights:
+        return ""
+    means = {w: sample_of(mine, "accuracy", penalty_weight=w).mean for w in sorted(weights)}
+    return "; ".join(f"{w:g}: {mean:.3f}{' (chosen)' if weights[w] else ''}" for w, mean in means.items())
 
 
 REAL_VERDICTS: dict[str, Verdict] = {

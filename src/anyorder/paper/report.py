@@ -12,20 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from anyorder._checks import InputError
-from anyorder.audit_page import Figure, render
+from anyorder.audit_page import Figure, render, save_picture
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
-from anyorder.paper.statistics import Claim, Sample, pm, sample_of
+from anyorder.paper.statistics import Claim, Sample, by_seed, matching, pm, sample_of
 from anyorder.paper.sweep import read_rows, rows_path
 from anyorder.paper.trials import Chart, Experiment, Row
 from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
-TONES = {"holds": "good", "does not hold": "bad"}  # of a verdict's colour; every other is "fair"
-
+TONES = {"holds": "good", "does not hold": "bad", "fails in part": "bad"}  # every other verdict is "fair"
+LOGARITHMIC = ("mae", "rmse", "order_gap")  # drawn on a logarithmic axis
+ROUNDING = 1e-9  # an order gap below this is that of a model which ignores order exactly
+CURVES = {
+    "accuracy": "validation accuracy",
+    "validation": "validation accuracy",
+    "loss": "training loss",
+    "gap": "validation order gap",
+}
 
 SPEED = (
     "samples a second of a training step over those of the same network in plain PyTorch (nn.GRU, no penalty), timed "
@@ -75,6 +83,12 @@ class Section:
     claims: list[Claim]
     figures: list[Figure]
     picture: str | None
+    searching: list[str]
+
+    @property
+    def title(self) -> str:
+        """Its name, and its scale where that is not the one of the published numbers."""
+        return self.experiment.name if self.scale == "laptop" else f"{self.experiment.name} ({self.scale})"
 
     @property
     def seeds(self) -> int:
@@ -89,7 +103,7 @@ class Section:
             return "open"
         if len(decided) == 1:
             return decided.pop()
-        return "does not hold in every part" if "does not hold" in decided else "holds in part"
+        return "fails in part" if "does not hold" in decided else "holds in part"
 
     @property
     def timed(self) -> bool:
@@ -100,9 +114,29 @@ class Section:
     def failing(self) -> list[Claim]:
         return [claim for claim in self.claims if claim.verdict == "does not hold"]
 
+    @property
+    def ours(self) -> str:
+        """Our figures in few words: what the last claim with a short form says, else the numbers beside the paper's."""
+        shorts = [claim.short for claim in self.claims if claim.short]
+        return shorts[-1] if shorts else "; ".join(f"{c.what} {pm(c.ours)}" for c in self.comparisons)
 
-def write_report(folder: str | Path) -> tuple[Path, Path]:
-    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns both paths."""
+    @property
+    def sentences(self) -> list[Claim]:
+        """The claims that stand by themselves."""
+        return [claim for claim in self.claims if not claim.table]
+
+    @property
+    def tables(self) -> dict[str, list[Claim]]:
+        """The claims that are lines of a table, by its caption."""
+        captions = dict.fromkeys(claim.table for claim in self.claims if claim.table)
+        return {caption: [claim for claim in self.claims if claim.table == caption] for caption in captions}
+
+
+def write_report(folder: str | Path) -> tuple[Path, ...]:
+    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``, and ``labels.svg`` if it has rows of it.
+
+    Returns the paths of what was written.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; anyorder reproduce … --out {folder} makes it and its rows")
@@ -114,7 +148,11 @@ def write_report(folder: str | Path) -> tuple[Path, Path]:
     text, page = folder / "RESULTS.md", folder / "report.html"
     write_atomically(text, markdown(sections))
     write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits, speed=SPEED))
-    return text, page
+    labels = [labels_figure(section) for section in sections if section.experiment.name == "labels"]
+    if not labels or labels[0] is None:
+        return text, page
+    save_picture([labels[0]], folder / "labels.svg")
+    return text, page, folder / "labels.svg"
 
 
 def sections_of(folder: Path, name: str) -> list[Section]:
@@ -128,6 +166,7 @@ def sections_of(folder: Path, name: str) -> list[Section]:
 
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
+    rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
     keys = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
@@ -150,7 +189,20 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
             for figure in draw(experiment, chart, rows, f"{experiment.name}-{number}")
         ],
         picture=_picture(experiment.name),
+        searching=_searching(experiment, scale, rows),
     )
+
+
+def _searching(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[str]:
+    """The methods, and where, whose search has begun and is unfinished: nothing of theirs is chosen yet."""
+    plan, found = experiment.plan(scale), []
+    for method in plan.methods:
+        mine = [row for row in rows if row["method"] == method]
+        for cell in plan.cells():
+            place = {key: value for key, value in cell.items() if key not in plan.tune_on}
+            if matching(mine, place) and experiment.choice(scale, method, cell, rows) is None:
+                found.append(f"{method} ({spelled(place)})" if place else method)
+    return list(dict.fromkeys(found))
 
 
 def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
@@ -158,14 +210,23 @@ def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
     plan = experiment.plan(scale)
     numeric = [key for key, values in plan.over.items() if len(values) > 1 and all(_is_number(v) for v in values)]
     charts = [
-        Chart(key, experiment.headline, log=_spans_decades(plan.over[key]), minus=minus)
+        Chart(
+            key,
+            experiment.headline,
+            [k for k in plan.over if k != key],
+            log=_spans_decades(plan.over[key]),
+            minus=minus,
+        )
         for key in numeric
         for minus in ([None, "plain"] if "plain" in plan.methods else [None])
     ]
     weights = {c.get("penalty_weight") for candidates in plan.methods.values() for c in candidates}
     if len(weights - {None}) > 1:
-        split = next(iter(plan.over), None)
-        charts.append(Chart("penalty_weight", experiment.headline, split=split, every=True, log=True))
+        split, rest = next(iter(plan.over), None), list(plan.over)[1:]
+        searches = [_varied(candidates) for candidates in plan.methods.values()]
+        varied = {key for keys in searches if "penalty_weight" in keys for key in keys}
+        by = [*rest, *sorted(varied - {"penalty_weight"})]
+        charts.append(Chart("penalty_weight", experiment.headline, by, split, every=True, log=True))
     return charts
 
 
@@ -225,8 +286,12 @@ def _natural(text: str) -> list[Any]:
 
 def _candidate(candidates: Sequence[Any], row: Row) -> dict[str, Any]:
     """The settings in which a method's candidates differ, as this row has them."""
-    keys = {key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1}
-    return {key: row["setting"][key] for key in sorted(keys) if key in row["setting"]}
+    return {key: row["setting"][key] for key in _varied(candidates) if key in row["setting"]}
+
+
+def _varied(candidates: Sequence[Any]) -> list[str]:
+    """The settings in which candidates differ."""
+    return sorted({key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1})
 
 
 def spelled(setting: dict[str, Any]) -> str:
@@ -267,29 +332,37 @@ class Line:
     label: str
     points: dict[float, Sample]
 
+    @property
+    def positive(self) -> Line:
+        """The points a logarithmic axis can show: of more than rounding."""
+        return Line(self.label, {x: s for x, s in self.points.items() if min(s.values.values()) > ROUNDING})
+
 
 def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
     """The lines of ``chart`` through ``rows``; a line with the single place nan is level (it has no ``chart.x``)."""
     if not chart.every:
         rows = [row for row in rows if row["selected"]]
-    groups: dict[str, dict[float, dict[int, float]]] = {}
-    for row in rows:
-        label = " ".join(
-            [row["method"], *(str(row["setting"][k]) for k in chart.by if row["setting"].get(k) is not None)]
-        )
+    groups: dict[str, dict[float, list[tuple[int, float]]]] = {}
+    for row in matching(rows, chart.where):
+        by = {key: row["setting"][key] for key in chart.by if row["setting"].get(key) is not None}
+        label = ", ".join([row["method"], *(spelled({k: v}) if _is_number(v) else str(v) for k, v in by.items())])
         for x, y in _points(chart, row):
-            groups.setdefault(label, {}).setdefault(x, {})[row["seed"]] = y
-    lines = [Line(label, {x: Sample(v) for x, v in sorted(points.items())}) for label, points in groups.items()]
+            groups.setdefault(label, {}).setdefault(x, []).append((row["seed"], y))
+    lines = [
+        Line(label, {x: by_seed(v, f"{chart.metric} of {label} at {chart.x} {x:g}") for x, v in sorted(points.items())})
+        for label, points in groups.items()
+    ]
     return lines if chart.minus is None else _differences(lines, chart.minus)
 
 
 def _differences(lines: list[Line], base: str) -> list[Line]:
-    """Each line minus the base's, seed by seed, where both have at least one seed in common."""
-    theirs = next((line.points for line in lines if line.label == base), {})
-    found = []
+    """Each line minus the base's of the same settings, seed by seed, where both have at least one seed in common."""
+    points_of, found = {line.label: line.points for line in lines}, []
     for line in lines:
+        method, comma, place = line.label.partition(",")
+        theirs = points_of.get(base + comma + place, {})
         points = {x: sample.minus(theirs[x]) for x, sample in line.points.items() if x in theirs}
-        if line.label != base:
+        if method != base:
             found.append(Line(line.label, {x: sample for x, sample in points.items() if len(sample)}))
     return found
 
@@ -323,15 +396,17 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
 
 def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str, title: str) -> list[Figure]:
     order = [method for plan in experiment.plans.values() for method in plan.methods]
-    lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split()[0]))
-    if chart.curve and chart.x == "seconds":  # seeds took different times: a line through their means
-        lines = [_by_rank(chart, line.label, rows) for line in lines]
+    lines = sorted(lines_of(chart, rows), key=lambda line: order.index(line.label.split(",")[0]))
+    logarithmic = chart.minus is None and chart.metric in LOGARITHMIC
+    exact = [line.label for line in lines if logarithmic and line.points and not line.positive.points]
+    lines = [line.positive if logarithmic else line for line in lines]
     lines = [line for line in lines if line.points]
     if not any(len(line.points) > 1 for line in lines):
         return []
 
     methods = list(dict.fromkeys(order))
-    figure = chart.metric.replace("_", " ") + (f" minus that of {chart.minus}" if chart.minus else "")
+    figure = (CURVES if chart.curve else {}).get(chart.metric, chart.metric.replace("_", " "))
+    figure += f" minus that of {chart.minus}" if chart.minus else ""
 
     def colour_of(number: int, label: str) -> str:  # a method has the same colour in every figure of an experiment
         return COLOURS[(number if chart.by else methods.index(label)) % len(COLOURS)]
@@ -341,16 +416,10 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
             colour = colour_of(number, line.label)
             places = [x for x in line.points if not math.isnan(x)]
             if not places:
-                level = line.points[next(iter(line.points))].mean
-                axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
+                middle, _, _ = _band(next(iter(line.points.values())), logarithmic)
+                axes.axhline(middle, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
                 continue
-            samples = [line.points[x] for x in places]
-            means = [s.mean for s in samples]
-            axes.plot(places, means, color=colour, marker="o", markersize=3, linewidth=1.6, label=line.label)
-            band = [(x, s) for x, s in zip(places, samples, strict=True) if len(s) > 1]
-            if band:
-                lows, highs = [s.low for _, s in band], [s.high for _, s in band]
-                axes.fill_between([x for x, _ in band], lows, highs, color=colour, alpha=0.15, linewidth=0)
+            _plot(axes, {x: line.points[x] for x in places}, colour, line.label, logarithmic)
         if chart.log:
             axes.set_xscale("symlog", linthresh=1e-3) if any(0.0 in line.points for line in lines) else axes.set_xscale(
                 "log"
@@ -362,30 +431,64 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
             high = axes.get_ylim()[1]
             axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if high > 0.9 else high)
             axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 1.0001])
-        elif chart.metric in ("mae", "rmse", "order_gap"):
+        elif logarithmic:
             axes.set_yscale("log")
+        if chart.x == "epoch":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(chart.x.replace("_", " "))
         axes.set_ylabel(figure)
         axes.set_title(title or experiment.name)
-        axes.legend(fontsize=8, frameon=False)
+        axes.figure.legend(loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
-    seeds = max(len(s) for line in lines for s in line.points.values())
+    longest = max(len(line.label) + 13 * all(math.isnan(x) for x in line.points) for line in lines)
+    columns = 3 if longest < 18 else 2 if longest < 28 else 1
+    fewest, seeds = (end(len(s) for line in lines for s in line.points.values()) for end in (min, max))
     ends = "; ".join(f"{line.label} {list(line.points.values())[-1].mean:.3g}" for line in lines)
     what = f"{figure} against {chart.x.replace('_', ' ')}"
-    paired = ", paired by seed" if chart.minus else ""
-    caption = f"{what[0].upper()}{what[1:]}; mean and 95 % interval of {seeds} seeds{paired}."
-    return [
-        Figure(name, paint, f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}.", caption, 3.2)
-    ]
+    mean = "geometric mean" if logarithmic else "mean"
+    of = "one seed" if seeds == 1 else f"{mean} and 95 % interval of {seeds} seeds"
+    of += f", {fewest} in places" if fewest < seeds else ""
+    caption = f"{what[0].upper()}{what[1:]}; {of}{', paired by seed' if chart.minus else ''}."
+    caption += f" Left out, 0 but for rounding: {', '.join(exact)}." if exact else ""
+    alt = f"Line chart of {what}{', ' + title if title else ''}. At the end: {ends}."
+    return [Figure(name, paint, alt, caption, 3.1 + 0.2 * math.ceil(len(lines) / columns))]
 
 
-def _by_rank(chart: Chart, label: str, rows: Sequence[Row]) -> Line:
-    curves = [row["curve"] for row in rows if row["selected"] and row["method"] == label and row.get("curve")]
-    points: dict[float, Sample] = {}
-    for place in range(min((len(curve[chart.x]) for curve in curves), default=0)):
-        x = sum(curve[chart.x][place] for curve in curves) / len(curves)
-        points[x] = Sample({seed: curve[chart.metric][place] for seed, curve in enumerate(curves)})
-    return Line(label, points)
+def _band(sample: Sample, logarithmic: bool) -> tuple[float, float, float]:
+    """Mean and 95 % interval; on a logarithmic axis those of the logarithms, which cannot reach 0."""
+    if not logarithmic:
+        return sample.mean, sample.low, sample.high
+    logs = Sample({seed: math.log(value) for seed, value in sample.values.items()})
+    return math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high)
+
+
+def _plot(axes: Axes, points: dict[float, Sample], colour: str, label: str, logarithmic: bool = False) -> None:
+    bands = {x: _band(sample, logarithmic) for x, sample in points.items()}
+    axes.plot(list(bands), [b[0] for b in bands.values()], "o-", color=colour, ms=3, linewidth=1.6, label=label)
+    shaded = {x: bands[x] for x, sample in points.items() if len(sample) > 1}
+    lows, highs = [b[1] for b in shaded.values()], [b[2] for b in shaded.values()]
+    axes.fill_between(list(shaded), lows, highs, color=colour, alpha=0.15, linewidth=0)
+
+
+def labels_figure(section: Section) -> Figure | None:
+    """Accuracy against the number of labels for four methods, to stand by itself; None without rows of them."""
+    names = {"plain": "plain GRU", "sire": "GRU with SIRE", "pi-sgd": "π-SGD", "deepsets": "DeepSets"}
+    lines = {line.label: line for line in lines_of(Chart("labels", where={"alphabet": 20}), section.rows)}
+    lines = {names[method]: lines[method] for method in names if method in lines}
+    if not lines:
+        return None
+    places = sorted({x for line in lines.values() for x in line.points})
+
+    def paint(axes: Axes) -> None:
+        for colour, (name, line) in zip(COLOURS, lines.items(), strict=False):
+            _plot(axes, line.points, colour, name)
+        axes.set(xscale="log", xlabel="labelled samples", ylabel="accuracy", ylim=(0, 1.02))
+        axes.set_title("Sum of ten numbers below 20")
+        axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+        axes.minorticks_off()
+        axes.legend(loc="lower right")
+
+    return Figure("labels", paint, "", "")
 
 
 def _picture(name: str) -> str | None:
@@ -410,6 +513,15 @@ def digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4g}"
 
 
+def summary_table(sections: Sequence[Section]) -> str:
+    """A line an experiment, in Markdown: its claim, what the paper gives, ours and the verdict."""
+    lines = ["| experiment | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
+    for s in sections:
+        ours = s.ours or "nothing chosen yet"
+        lines.append(f"| {s.title} | {s.experiment.short} | {s.experiment.reported} | {ours} | {s.verdict} |")
+    return "\n".join(lines) + "\n"
+
+
 def markdown(sections: Sequence[Section]) -> str:
     """``RESULTS.md``: a summary, then a section an experiment."""
     lines = [
@@ -418,22 +530,30 @@ def markdown(sections: Sequence[Section]) -> str:
         "Made from the rows in this folder by `anyorder report results`; nothing is typed by hand.",
         "",
     ]
-    lines += ["| experiment | scale | trials | seeds | hours | verdict |", "|---|---|---|---|---|---|"]
+    lines += [summary_table(sections), "| experiment | scale | trials | seeds | hours |", "|---|---|---|---|---|"]
     for s in sections:
         trials = f"{s.finished}/{s.planned}"
-        lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} | {s.verdict} |")
+        lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} |")
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
         lines[-1] += f"{s.hours:.2f} hours of one core."
+        if s.searching:
+            lines += ["", f"Search unfinished, so nothing is chosen yet: {'; '.join(s.searching)}."]
         if s.comparisons:
             lines += ["", "| number | paper | ours | seeds | accepted | met |", "|---|---|---|---|---|---|"]
             for c in s.comparisons:
                 met = {True: "yes", False: "no", None: ""}[c.met]
                 lines.append(f"| {c.what} | {c.paper} | {pm(c.ours, 4)} | {len(c.ours)} | {c.accepted} | {met} |")
-        if s.claims:
-            lines.append("")
-            lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.claims]
+        if s.failing:
+            lines += ["", "**Where it does not hold.**", "", *(f"- Not so: {claim.text}." for claim in s.failing)]
+        if s.sentences:
+            lines += ["", "**What the rows say.**", ""]
+            lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.sentences]
+        for caption, claims in s.tables.items():
+            lines += ["", f"{caption}:", "", f"| {' | '.join([*claims[0].cells, 'verdict'])} |"]
+            lines.append("|---" * (len(claims[0].cells) + 1) + "|")
+            lines += [f"| {' | '.join([*claim.cells.values(), claim.verdict or ''])} |" for claim in claims]
         if s.entries:
             figure = s.experiment.headline
             heads = ["method", "where", "chosen", figure, "seeds", "train loss", "order gap", "parameters", "s"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from anyorder._checks import one_of
+from anyorder._checks import one_of, real_number, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
-from anyorder.paper.sweep import read_rows, rows_path, sweep
+from anyorder.paper.sweep import check_engine, earlier_seconds, jobs_for, read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
 
 
@@ -27,6 +28,8 @@ def reproduce(
     jobs: int | None = None,
     engine: str = "local",
     address: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
     only: Sequence[str] | None = None,
     seeds: int | None = None,
     dry_run: bool = False,
@@ -34,21 +37,35 @@ def reproduce(
     """Run what is missing of an experiment, showing the plan first; returns the problems of trials that failed.
 
     ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
+    A trial gets ``cpus`` threads and, with ``gpus`` (a share of one will do), trains on the GPU it finds; None: what
+    the experiment declares, one thread and no GPU.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    one_of("engine", engine, ("local", "ray"))
+    if jobs is not None:
+        whole_number("jobs", jobs)
+    cpus = None if cpus is None else whole_number("cpus", cpus)
+    gpus = None if gpus is None else real_number("gpus", gpus, at_least=0)
+    check_engine(engine, jobs, address, gpus or 0)
     options: dict[str, Any] = {"only": only, "seeds": seeds}
     if name in GROUPS:
         total = sum(EXPERIMENTS[n].estimated_seconds(_plan(n, scale, out, options)[2]) for n in GROUPS[name])
         print(f"{name}, {scale} scale: {', '.join(GROUPS[name])}. About {duration(total)} of one core's time in all.\n")
-        more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "dry_run": dry_run, **options}
+        more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "cpus": cpus, "gpus": gpus}
+        more |= {"dry_run": dry_run, **options}
         return [problem for each in GROUPS[name] for problem in reproduce(each, scale, out=out, **more)]
     experiment = EXPERIMENTS[name]
+    experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=experiment.gpus if gpus is None else gpus)
+    if experiment.gpus:
+        run: Any = experiment.run  # that of an experiment of the paper: it takes a device
+        experiment = replace(experiment, run=partial(run, device="auto"))
     rows, trials, left = _plan(name, scale, out, options)
-    processes = min(jobs or os.cpu_count() or 1, max(1, len(left)))
+    processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
     print(plan_text(experiment, scale, trials, left, processes if engine == "local" else None), flush=True)
     if dry_run or not left:
         return []
     command = f"anyorder reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    command += f" --gpus {gpus:g}" if gpus else ""
     with _Display(experiment, scale, trials, rows, left, processes) as display:
         sweep(
             experiment, scale, out=out, jobs=jobs, engine=engine, address=address, only=only, seeds=seeds,
@@ -120,7 +137,9 @@ class _Display:
         self.rows = [row for row in rows if row["scale"] == scale]
         self.total, self.count = len(left), 0
         self.expected_seconds = experiment.estimated_seconds(left)
-        self.worked = 0.0  # estimated seconds of what has finished
+        self.worked = 0.0  # estimated seconds of what this sweep has finished
+        self.earlier = {trial.key: earlier_seconds(trial) for trial in left}  # what it finds done of each trial
+        self.paced = False  # whether a trial has been run from its beginning
         self.began = time.monotonic()
         console = Console()
         self.live = Live(self._table(), console=console, refresh_per_second=2) if console.is_terminal else None
@@ -138,7 +157,11 @@ class _Display:
 
     def finished(self, trial: Trial, rows: list[Row] | None, problem: str | None, left: int) -> None:
         self.count += 1
-        self.worked += self.experiment.estimated_seconds([trial])
+        estimate, earlier = self.experiment.estimated_seconds([trial]), self.earlier.get(trial.key, 0.0)
+        found = min(earlier / rows[0]["seconds"], 1.0) if rows and earlier else 0.0  # the share that was done before
+        self.worked += estimate * (1 - found)
+        self.expected_seconds -= estimate * found
+        self.paced = self.paced or not earlier
         where = f"{trial.method} {_varied(self.experiment, trial)} seed {trial.seed}"
         if problem is not None:
             self.problems.append(f"failed: {trial.experiment} {where}: {problem}")
@@ -151,9 +174,10 @@ class _Display:
 
     def _remaining(self) -> str:
         elapsed = time.monotonic() - self.began
-        if self.worked == 0:
-            return duration(self.expected_seconds / self.processes)
-        return duration(elapsed * max(self.expected_seconds - self.worked, 0) / self.worked)
+        left = max(self.expected_seconds - self.worked, 0)
+        if not self.paced:  # a trial that was continued near its end says little of how long one takes
+            return duration(left / self.processes)
+        return duration(elapsed * left / self.worked)
 
     def _table(self) -> Table:
         table = Table(title=f"{self.experiment.name}: {self.count}/{self.total}, {self._remaining()} left")

@@ -18,12 +18,11 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
 from anyorder.orderings import random_orderings, reorder
 from anyorder.paper.tasks import TASKS, Task, splits
-from anyorder.paper.trials import Outcome, Trial
+from anyorder.paper.trials import SHUFFLED, Outcome, Trial, short
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
 
-SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
 PENALTIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "sire": lambda s: SIRE(states=s.get("states", "subset"), pairs=s.get("pairs", 1), window=s.get("window")),
     "sub": lambda s: SUB(pairs=s.get("pairs", 1)),
@@ -32,7 +31,7 @@ VOTES = 20  # orderings that π-SGD votes over at test time, as in Janossy pooli
 CURVE_POINTS = 30
 
 
-def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
+def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
     """Train ``trial.method`` on ``trial.setting`` and test it, once for each test length.
 
     The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps`` and ``epochs`` (whichever
@@ -54,10 +53,10 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
     validation = drawn["validation"]
 
     def figures(data: SetData) -> dict[str, float]:
-        outputs = prepare.in_label_units(_predict(trial.method, model, prepare(data)))
+        outputs = prepare.in_label_units(_predict(trial.method, model, prepare(data)).cpu())
         assert data.targets is not None
         found = {"loss": task.loss(outputs, data.targets).item(), **task.metrics(outputs, data.targets)}
-        return {name: _short(value) for name, value in found.items()}
+        return {name: short(value) for name, value in found.items()}
 
     batches = math.ceil(setting["labels"] / setting["batch_size"])
     epochs = max(1, round(setting["steps"] / batches), setting.get("epochs", 0))
@@ -70,9 +69,9 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
         spent += record["seconds"]
         if (record["epoch"] + 1) % every == 0:
             curve["epoch"].append(record["epoch"] + 1)
-            curve["seconds"].append(_short(spent))
-            curve["loss"].append(_short(record["loss"]))
-            curve["accuracy"].append(_short(figures(validation).get("accuracy", math.nan)))
+            curve["seconds"].append(short(spent))
+            curve["loss"].append(short(record["loss"]))
+            curve["accuracy"].append(short(figures(validation).get("accuracy", math.nan)))
             model.train()
 
     penalty, weight = _penalty(trial.method, setting)
@@ -88,7 +87,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
             order="shuffle" if trial.method in SHUFFLED else "keep",
             gap_every=0,
             seed=trial.seed,
-            device="cpu",
+            device=device,
         ),
         penalty=penalty,
         penalty_weight=weight,
@@ -97,6 +96,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
         progress=False,
         log=log if setting.get("curve") else None,
     )
+    model.cpu()  # what follows is measured there
     common = {
         "validation": figures(validation),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -112,9 +112,7 @@ def run_task(trial: Trial, data: Any, workdir: Path) -> list[Outcome]:
         test = splits(task, {"test": setting["test"]}, length, alphabet=alphabet, seed=trial.seed)["test"]
         gaps = _gaps(model, prepare(test.select(torch.arange(min(512, len(test))))), trial.seed)
         metrics = {**figures(test), **extra, **gaps}
-        outcomes.append(
-            {**common, "setting": {"length": length}, "metrics": {k: _short(v) for k, v in metrics.items()}}
-        )
+        outcomes.append({**common, "setting": {"length": length}, "metrics": {k: short(v) for k, v in metrics.items()}})
     return outcomes
 
 
@@ -219,8 +217,3 @@ def _gaps(model: nn.Module, data: SetData, seed: int) -> dict[str, float]:
     else:
         gaps["order_gap"] = gaps["output_gap"]
     return gaps
-
-
-def _short(value: float) -> float:
-    """Six significant digits: what a row needs."""
-    return float(f"{value:.6g}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from anyorder._checks import InputError, one_of
+from anyorder._files import home
 from anyorder.paper import formats
+from anyorder.storage import write_atomically
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Source:
         return self.url is not None and (self.checksum is not None or all(f.checksum for f in self.files))
 
 
-_NO_MIRROR = "prepared for this project; place the file there, or use another form of the same data"
+_REPACKED = "repacked for this project and published nowhere: any other form of the same data is read instead"
 HDF5_FOLDER = "modelnet40_ply_hdf5_2048"
 
 SOURCES = {
@@ -84,7 +87,7 @@ SOURCES = {
         Source(
             "ecg5000",
             "ecg5000",
-            "500 / 4,500 heartbeats of 140 steps, 5 classes (UCR archive)",
+            f"500 / 4,500 heartbeats of 140 steps, 5 classes (UCR archive); {_REPACKED}",
             "public, cite the UCR archive and PhysioNet",
             (
                 File(
@@ -93,7 +96,7 @@ SOURCES = {
                     "sha256:b54304278c53a05e2b3d14fc02e3df82abf9574e6bf7d4e30e6dade2f33d7574",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "ecg5000-ucr",
@@ -117,7 +120,7 @@ SOURCES = {
         Source(
             "hapt",
             "hapt",
-            "7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject",
+            f"7,415 / 2,996 windows of 128 steps, 6 channels, 6 activities, split by subject; {_REPACKED}",
             "non-commercial, cite Reyes-Ortiz et al.",
             (
                 File(
@@ -126,7 +129,7 @@ SOURCES = {
                     "sha256:8d76a56e2b78f5334030c66cad5743badf2e786988bbae86995355ad76f06365",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "hapt-recordings",
@@ -141,7 +144,7 @@ SOURCES = {
         Source(
             "bags",
             "bags",
-            "musk1 (92 bags, 166 features) and elephant (200 bags, 230 features)",
+            f"musk1 (92 bags, 166 features) and elephant (200 bags, 230 features); {_REPACKED}",
             "CC BY 4.0 (musk1); research use (elephant)",
             (
                 File(
@@ -150,7 +153,7 @@ SOURCES = {
                     "sha256:6ca4b2ef35d41dafd84d293751bd7b707a921b011d20ab935c412c98d14e33c2",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "musk1-uci",
@@ -171,7 +174,7 @@ SOURCES = {
         Source(
             "modelnet40",
             "modelnet40",
-            "9,843 / 2,468 shapes of 40 classes, 1024 surface points each",
+            f"9,843 / 2,468 shapes of 40 classes, 1024 surface points each; {_REPACKED}",
             "academic use",
             (
                 File(
@@ -185,7 +188,7 @@ SOURCES = {
                     "sha256:b04c5cf9a37b50c99e4768cb95b1f37f8e3f83415a73153226fddb3ec6993ee1",
                 ),
             ),
-            _NO_MIRROR,
+            _REPACKED,
         ),
         Source(
             "modelnet40-hdf5",
@@ -227,10 +230,7 @@ def data_folders() -> list[Path]:
 
 def cache_folder() -> Path:
     """``ANYORDER_HOME/data``, where downloads go; by default below the user's cache folder."""
-    import pooch
-
-    home = os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")
-    return Path(home).expanduser() / "data"
+    return home() / "data"
 
 
 def where(name: str) -> Path | None:
@@ -284,19 +284,36 @@ def fetch(name: str, *, trust: bool = False) -> Path:
             for file in source.files:
                 target = folder / file.path
                 pooch.retrieve(source.url + target.name, file.checksum, fname=target.name, path=target.parent)
+            _verify(source, folder)
         else:
-            archive = pooch.retrieve(source.url, source.checksum, fname=f"{name}.zip", path=folder)
-            files_out = formats.unpack(archive, folder / source.into)
-            Path(archive).unlink()
-            if source.checksum is None:
-                lines = [f"{_digest(path, 'sha256')}  {path.relative_to(folder.resolve())}\n" for path in files_out]
-                (folder / f"{name}.sha256").write_text("".join(lines))
+            _fetch_archive(source, folder)
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"the download of {name} is damaged and was refused: {error}") from error
-    _verify(source, folder)
     return folder
+
+
+def _fetch_archive(source: Source, folder: Path) -> None:
+    """Download, unpack and check in a folder of its own; only what is whole is moved to its place.
+
+    Where no checksum is published, the hashes of all files are written down first, and the files by which
+    :func:`where` knows the source come last: a move that was interrupted is never taken for the whole.
+    """
+    import pooch
+
+    assert source.url is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{source.name}-") as draft:
+        archive = pooch.retrieve(source.url, source.checksum, fname=f"{source.name}.zip", path=Path(draft))
+        root = Path(draft).resolve() / "files"
+        files = {path.relative_to(root).as_posix(): path for path in formats.unpack(archive, root / source.into)}
+        _verify(source, root)
+        if source.checksum is None:
+            lines = [f"{_digest(path, 'sha256')}  {name}\n" for name, path in files.items()]
+            write_atomically(folder / f"{source.name}.sha256", "".join(lines))
+        known_by = tuple(file.path for file in source.files)
+        for name in sorted(files, key=lambda name: name.startswith(known_by)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(files[name], folder / name)
 
 
 def _verify(source: Source, folder: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from scipy import stats
 
+from anyorder._checks import InputError
 from anyorder.paper.trials import Row, Setting
 
 
@@ -61,14 +63,18 @@ class Sample:
 
 
 def pm(sample: Sample, digits: int = 3) -> str:
-    """Mean ± standard deviation over seeds."""
+    """Mean ± standard deviation over seeds; of a single seed its value."""
+    if len(sample) == 1:
+        return f"{sample.mean:.{digits}f} (one seed)"
     return f"{sample.mean:.{digits}f} ± {sample.sd:.{digits}f}"
 
 
-def difference(one: Sample, other: Sample, digits: int = 3) -> str:
-    """The paired difference with its 95 % interval."""
+def difference(one: Sample, other: Sample, digits: int = 3, *, words: str = "95 % interval ") -> str:
+    """The paired difference with its 95 % interval; of a single seed without."""
     gap = one.minus(other)
-    return f"{gap.mean:+.{digits}f} (95 % interval {gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
+    if len(gap) < 2:
+        return f"{gap.mean:+.{digits}f} (one seed)" if len(gap) else "no seed in common"
+    return f"{gap.mean:+.{digits}f} ({words}{gap.low:+.{digits}f} to {gap.high:+.{digits}f})"
 
 
 Verdict = Literal["holds", "does not hold", "not clear"]
@@ -76,28 +82,46 @@ Verdict = Literal["holds", "does not hold", "not clear"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence with its numbers, and whether it holds: None where that is not for the numbers to say."""
+    """A sentence with its numbers, and whether it holds: None where that is not for the numbers to say.
+
+    Claims of the same ``table`` (its caption) are lines of it, ``cells`` their columns. ``short`` is what a summary
+    says of the whole experiment.
+    """
 
     text: str
     verdict: Verdict | None = None
+    table: str = ""
+    cells: Mapping[str, str] = field(default_factory=dict)
+    short: str = ""
 
 
-def held(outcome: bool) -> Verdict:
-    """The verdict on what a single comparison of means decides."""
-    return "holds" if outcome else "does not hold"
-
-
-def ahead(one: Sample, other: Sample, *, lower: bool = False) -> Verdict:
+def ahead(one: Sample, other: Sample, *, lower: bool = False) -> Verdict | None:
     """Whether ``one`` is better, seed by seed: not clear where the 95 % interval of the difference contains 0.
+
+    None below two seeds in common: they have no interval.
 
     >>> one = Sample({0: 0.90, 1: 0.93, 2: 0.91})
     >>> ahead(one, Sample({0: 0.80, 1: 0.82, 2: 0.81})), ahead(one, Sample({0: 0.91, 1: 0.92, 2: 0.91}))
     ('holds', 'not clear')
     """
     gap = other.minus(one) if lower else one.minus(other)
-    if gap.low > 0:
+    return None if len(gap) < 2 else _beyond(gap.low, gap.high, 0.0)
+
+
+def level(one: Sample, other: Sample, margin: float) -> Verdict | None:
+    """Whether ``one`` is less than ``margin`` behind: not clear where the 95 % interval contains that difference.
+
+    >>> level(Sample({0: 0.900, 1: 0.902, 2: 0.901}), Sample({0: 0.910, 1: 0.910, 2: 0.910}), 0.02)
+    'holds'
+    """
+    gap = one.minus(other)
+    return None if len(gap) < 2 else _beyond(gap.low, gap.high, -margin)
+
+
+def _beyond(low: float, high: float, bar: float) -> Verdict:
+    if low > bar:
         return "holds"
-    return "does not hold" if gap.high < 0 else "not clear"
+    return "does not hold" if high < bar else "not clear"
 
 
 def matching(rows: Sequence[Row], where: Setting) -> list[Row]:
@@ -105,28 +129,69 @@ def matching(rows: Sequence[Row], where: Setting) -> list[Row]:
     return [row for row in rows if all(row["setting"].get(key) == value for key, value in where.items())]
 
 
-def sample_of(rows: Sequence[Row], metric: str, method: str | None = None, **where: Any) -> Sample:
-    """``metric`` by seed, of the rows of ``method`` that match ``where``."""
+def sample_of(
+    rows: Sequence[Row], metric: str, method: str | None = None, *, part: str = "metrics", **where: Any
+) -> Sample:
+    """``metric`` by seed, of the rows of ``method`` that match ``where``; ``part``: test split or "validation"."""
     found = [row for row in matching(rows, where) if method is None or row["method"] == method]
-    return Sample({row["seed"]: row["metrics"][metric] for row in found if metric in row["metrics"]})
+    return by_seed(((row["seed"], row[part][metric]) for row in found if metric in row[part]), metric)
 
 
-def labels_for(rows: Sequence[Row], method: str, goal: float, metric: str = "accuracy", **where: Any) -> float | None:
-    """How many labels ``method`` needs for ``goal``: between measured numbers, straight on a logarithmic axis.
+def by_seed(values: Iterable[tuple[int, float]], what: str) -> Sample:
+    """A sample of (seed, value) pairs; two values of one seed would hide each other and are refused."""
+    found: dict[int, float] = {}
+    for seed, value in values:
+        if seed in found:
+            raise InputError(f"{what} has two values of seed {seed}; the rows must differ in no other setting")
+        found[seed] = value
+    return Sample(found)
 
-    None if it does not reach the goal at the largest number measured.
+
+def accuracy_by_labels(rows: Sequence[Row], method: str) -> dict[int, Sample]:
+    """The accuracy of ``method`` at each number of labels it was given, fewest first."""
+    mine = [row for row in rows if row["method"] == method]
+    return {
+        number: sample_of(mine, "accuracy", labels=number) for number in sorted({r["setting"]["labels"] for r in mine})
+    }
+
+
+def labels_for(curve: Mapping[int, Sample], goal: float, seeds: Sequence[int] | None = None) -> float:
+    """How many labels ``goal`` takes: between measured numbers, straight on a logarithmic axis.
+
+    The fewest measured where that suffices, infinity where the most does not. ``seeds`` (with repetitions) are those
+    to average over, None: all.
     """
-    mine = [row for row in matching(rows, where) if row["method"] == method]
-    means = [
-        (number, sample_of(mine, metric, labels=number).mean)
-        for number in sorted({r["setting"]["labels"] for r in mine})
-    ]
     before: tuple[float, float] | None = None
-    for number, mean in means:
+    for number, sample in curve.items():
+        mean = sample.mean if seeds is None else sum(sample.values[seed] for seed in seeds) / len(seeds)
         if mean >= goal:
             if before is None:
                 return float(number)
             share = (goal - before[1]) / (mean - before[1])
             return math.exp(math.log(before[0]) + share * (math.log(number) - math.log(before[0])))
         before = (number, mean)
-    return None
+    return math.inf
+
+
+def times_fewer(
+    mine: Mapping[int, Sample], theirs: Mapping[int, Sample], goal: float, draws: int = 2000
+) -> tuple[float, float] | None:
+    """The 95 % interval of how many times fewer labels ``mine`` takes, by bootstrap over the seeds both have.
+
+    None below two such seeds. Where both take the fewest measured, or neither reaches the goal, they count as equal.
+    """
+    seeds = sorted(set.intersection(*(set(sample.values) for curve in (mine, theirs) for sample in curve.values())))
+    if len(seeds) < 2:
+        return None
+    generator, found = random.Random(0), []
+    for _ in range(draws):
+        drawn = generator.choices(seeds, k=len(seeds))
+        ours, others = labels_for(mine, goal, drawn), labels_for(theirs, goal, drawn)
+        found.append(1.0 if ours == others else others / ours)
+    found.sort()
+    return found[round(0.025 * draws)], found[-1 - round(0.025 * draws)]
+
+
+def fewer(interval: tuple[float, float] | None) -> Verdict | None:
+    """Whether the interval of ``times_fewer`` lies above one."""
+    return None if interval is None else _beyond(*interval, 1.0)

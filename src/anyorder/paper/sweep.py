@@ -8,7 +8,7 @@ trial keeps while it runs (checkpoints) lives in ``ANYORDER_HOME`` and is remove
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -19,19 +19,21 @@ import socket
 import sys
 import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pooch
 import torch
 
 from anyorder import __version__
-from anyorder._checks import InputError, one_of, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._files import home, write_atomically
 from anyorder.paper.trials import Experiment, Row, Run, Trial
-from anyorder.storage import write_atomically
 
 LOST_WORKER_RETRIES = 3
+EARLIER = "earlier_seconds.txt"  # in a trial's workdir
 
 # An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
 Finished = tuple[Trial, list[Row] | None, str | None]
@@ -52,11 +54,13 @@ def sweep(
 ) -> list[Row]:
     """Run every trial of ``experiment`` at ``scale`` that ``out`` has no rows of yet; return all rows of the file.
 
-    ``jobs`` is the number of local processes (None: one a core). ``on_finish(trial, rows, problem, left)`` is called as
-    each trial ends. A trial that raises is reported there, skipped, and tried again by the next sweep.
+    ``jobs`` is the number of local processes (None: as many as there are cores for, ``experiment.cpus`` each).
+    ``on_finish(trial, rows, problem, left)`` is called as each trial ends. A trial that raises is reported there,
+    skipped, and tried again by the next sweep.
     """
     one_of("engine", engine, ("local", "ray"))
-    jobs = (os.cpu_count() or 1) if jobs is None else whole_number("jobs", jobs)
+    check_engine(engine, jobs, address, experiment.gpus)
+    jobs = jobs_for(experiment.cpus) if jobs is None else whole_number("jobs", jobs)
     command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     path = rows_path(out, experiment.name)
     with _only_writer(path):
@@ -81,6 +85,21 @@ def sweep(
         return read_rows(path)
 
 
+def check_engine(engine: str, jobs: int | None, address: str | None, gpus: float) -> None:
+    """Refuse options that the engine would not look at, and GPUs this machine does not have."""
+    if engine == "local" and address is not None:
+        raise InputError(f"address {address} is that of a Ray head; choose the engine ray as well, or leave it out")
+    if engine == "ray" and jobs is not None:
+        raise InputError("jobs counts local processes; with the engine ray the cluster decides, so leave it out")
+    if engine == "local" and gpus and not torch.accelerator.is_available():
+        raise InputError(f"gpus is {gpus:g}, but torch finds no GPU on this machine; leave it out to use processors")
+
+
+def jobs_for(cpus: int) -> int:
+    """How many local processes of ``cpus`` threads this machine has cores for; at least one."""
+    return max(1, (os.cpu_count() or 1) // max(1, cpus))
+
+
 def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) -> list[Trial]:
     done = {row["trial"] for row in rows} | failed
     return [trial for trial in trials if trial.key not in done]
@@ -89,10 +108,11 @@ def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) 
 def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     workdir = _workdir(trial)
-    workdir.mkdir(parents=True, exist_ok=True)
+    earlier = earlier_seconds(trial)
+    write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
     outcomes = run(trial, data, workdir)
-    seconds = round(time.perf_counter() - began, 3)
+    seconds = round(earlier + time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [
         {
@@ -109,6 +129,7 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
             "versions": versions,
             "command": command,
             "trial": trial.key,
+            "trial_rows": len(outcomes),
             **({"curve": outcome["curve"]} if "curve" in outcome else {}),
         }
         for outcome in outcomes
@@ -118,13 +139,21 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
 # --- rows on disk
 
 
-def home() -> Path:
-    """Where unfinished runs live: ``ANYORDER_HOME``, or the user's cache folder."""
-    return Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder"))
-
-
 def _workdir(trial: Trial) -> Path:
     return home() / "trials" / trial.experiment / trial.key
+
+
+def earlier_seconds(trial: Trial) -> float:
+    """What interrupted runs of ``trial`` took for what they left in its workdir; 0 if they left nothing.
+
+    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
+    What it did after that is lost, is done again, and counts once.
+    """
+    folder = _workdir(trial)
+    if not (folder / EARLIER).exists():
+        return 0.0
+    newest = max(path.stat().st_mtime for path in folder.rglob("[!.]*") if path.is_file())
+    return float((folder / EARLIER).read_text()) + newest - (folder / EARLIER).stat().st_mtime
 
 
 def _forget(trial: Trial) -> None:
@@ -132,26 +161,73 @@ def _forget(trial: Trial) -> None:
 
 
 def rows_path(out: str | Path, experiment: str) -> Path:
-    """The rows file of an experiment in the folder ``out``."""
-    return Path(out) / f"{experiment}.jsonl"
+    """The rows file of an experiment in the folder ``out``, which is there or can be made."""
+    path = Path(out) / f"{experiment}.jsonl"
+    if path.is_dir():
+        raise InputError(f"{path} must be a file of rows, and is a folder; move it away, or choose another folder")
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be a folder; {there} is a file; choose another")
+    return path
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a jsonl file; a last line that was cut off is left out, and the next write repairs the file."""
+    """The rows of the finished trials in a jsonl file.
+
+    A last line that was cut off is left out, and so are the other rows of a trial that lost one: the next sweep runs
+    it again and repairs the file.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows = []
+    lines = path.read_bytes().split(b"\n")
+    rows, cut = [], False
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # no newline follows: it was cut off while it was written
-                break
-            raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
-    return rows
+            row = json.loads(line)
+        except ValueError as error:
+            cut = number == len(lines) and line.startswith(b"{")  # no newline follows: it was cut off
+            if not cut:
+                raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
+        else:
+            rows.append(_checked_row(row, f"{path}, line {number}"))
+    return _of_whole_trials(rows, cut)
+
+
+_ROW = {
+    **dict.fromkeys(("experiment", "method", "scale", "trial"), (str, "text")),
+    **dict.fromkeys(("setting", "validation", "metrics"), (dict, "an object")),
+    **dict.fromkeys(("seed", "parameters", "trial_rows"), (int, "a whole number")),
+    "seconds": (int | float, "a number"),
+    "selected": (bool, "true or false"),
+}
+
+
+def _checked_row(row: Any, where: str) -> Row:
+    """``row`` if it has what a sweep and a report read of it."""
+    given = {"trial_rows": 1, **row} if isinstance(row, dict) else {}  # older rows have none
+    for key, (kind, words) in _ROW.items():
+        if not isinstance(given.get(key), kind):
+            found = "none" if key not in given else repr(given[key])
+            raise InputError(
+                f"{where} is not a row of a trial: {key!r} must be {words}; found {found}; mend or remove that line"
+            )
+    return row
+
+
+def _of_whole_trials(rows: list[Row], cut: bool) -> list[Row]:
+    """``rows`` without those of trials that lack some.
+
+    Rows of version 0.1.0 and before may not say how many their trial has. Where a line is known to be lost, such a
+    trial must have as many as the longest of its method.
+    """
+    found = Counter(row["trial"] for row in rows)
+    most: Counter[tuple[str, str]] = Counter()
+    for row in rows if cut else []:
+        kind = row["scale"], row["method"]
+        most[kind] = max(most[kind], found[row["trial"]])
+    return [r for r in rows if found[r["trial"]] >= r.get("trial_rows", most[r["scale"], r["method"]])]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -166,12 +242,14 @@ def _spelled(value: Any) -> str:
 
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends."""
+    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends.
+
+    It lies beside the rows, so that sweeps with different ``ANYORDER_HOME`` see each other's.
+    """
     import fcntl
 
-    locks = home() / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with open(locks / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16], "w") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -195,8 +273,8 @@ def settle_process(threads: int = 1) -> None:
 def local_engine(
     experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
 ) -> Generator[Finished, None, None]:
-    """``jobs`` single-threaded processes. One that dies costs its trial only, which is tried again."""
-    typed_in = experiment.run.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    """``jobs`` processes of ``experiment.cpus`` threads. One that dies costs its trial only, which is tried again."""
+    typed_in = _written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
     context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
     if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
         context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
@@ -212,7 +290,8 @@ def local_engine(
 
     def start() -> None:
         ours, theirs = context.Pipe()
-        work = (theirs, dict(os.environ), experiment.run, experiment.data, waiting[-1].scale, command)
+        load, scale = experiment.data, waiting[-1].scale
+        work = (theirs, dict(os.environ), experiment.cpus, experiment.run, load, scale, command)
         process = context.Process(target=_work, args=work, daemon=True)
         process.start()
         theirs.close()
@@ -226,9 +305,12 @@ def local_engine(
             for connection in ready:
                 process, trial = running.pop(connection)
                 try:
-                    answer: tuple[list[Row] | None, str | None] | None = connection.recv()
+                    answer: tuple[list[Row] | None, str | None] | Exception | None = connection.recv()
                 except (EOFError, OSError):
                     answer = None
+                if isinstance(answer, Exception):  # no data: no other process would fare better
+                    process.join()
+                    raise answer
                 if answer is not None and waiting:
                     give(connection, process)
                 else:
@@ -253,6 +335,7 @@ def local_engine(
 def _work(
     connection: Any,
     environment: dict[str, str],
+    cpus: int,
     run: Run,
     load: Callable[[str], Any] | None,
     scale: str,
@@ -261,9 +344,16 @@ def _work(
     """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
     os.environ.clear()
     os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
-    settle_process()
+    settle_process(cpus)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    data = None if load is None else load(scale)
+    try:
+        data = None if load is None else load(scale)
+    except (InputError, InputTypeError, OSError) as error:
+        connection.send(InputError(f"no data for this sweep: {error}"))
+        return
+    except Exception:
+        connection.send(RuntimeError(f"the data could not be loaded\n{traceback.format_exc()}"))
+        return
     while (trial := connection.recv()) is not None:
         connection.send(_attempt(run, trial, data, command))
 
@@ -292,19 +382,22 @@ def ray_engine(
     try:
         import ray
     except ImportError:
-        raise InputError("the Ray engine needs its extra: pip install 'anyorder[ray]'") from None
+        raise InputError(
+            "the Ray engine needs an extra: pip install -c constraints.txt '.[ray]' in a checkout"
+        ) from None
+    data = None if experiment.data is None else experiment.data(trials[0].scale)
     ours = not ray.is_initialized()
     if ours:
         _require_answer(address)
         code = {"py_modules": [str(Path(__file__).resolve().parents[1])], "excludes": ["__pycache__"]}
         ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
-    _send_by_value(experiment.run)
-    run_remotely = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
-        _run_remotely
-    )
-    data = ray.put(None if experiment.data is None else experiment.data(trials[0].scale))
-    running = {run_remotely.remote(experiment.run, experiment.cpus, trial, data, command): trial for trial in trials}
     try:
+        _send_by_value(experiment.run)
+        run = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
+            _run_remotely
+        )
+        shared = ray.put(data)
+        running = {run.remote(experiment.run, experiment.cpus, trial, shared, command): trial for trial in trials}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             trial = running.pop(ready)
@@ -341,7 +434,15 @@ def _send_by_value(function: Callable[..., Any]) -> None:
     """Let a trial function from a user's own file travel with its trials: the workers need not have that file."""
     from ray import cloudpickle
 
-    module = sys.modules.get(function.__module__)
-    path = getattr(module, "__file__", None) or "site-packages"
-    if module is not None and not module.__name__.startswith("anyorder.") and "site-packages" not in path:
+    module = sys.modules.get(_written(function).__module__)
+    if module is None or module.__name__.partition(".")[0] in {"anyorder", *sys.stdlib_module_names}:
+        return
+    if "site-packages" not in (getattr(module, "__file__", None) or "site-packages"):
         cloudpickle.register_pickle_by_value(module)
+
+
+def _written(function: Any) -> Any:
+    """The function somebody wrote, inside any functools.partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function

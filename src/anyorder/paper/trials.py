@@ -19,6 +19,16 @@ from anyorder._checks import one_of, whole_number
 Row = dict[str, Any]
 Outcome = dict[str, Any]
 Setting = Mapping[str, Any]
+SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
+
+
+def short(value: float) -> float:
+    """Six significant digits: what a row needs.
+
+    >>> short(0.123456789)
+    0.123457
+    """
+    return float(f"{value:.6g}")
 
 
 def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
@@ -101,7 +111,7 @@ class Chart:
 
     One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
     what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
-    ``minus`` names a method whose figure is subtracted, seed by seed.
+    ``minus`` names a method whose figure is subtracted, seed by seed. ``where`` leaves out rows of other settings.
     """
 
     x: str
@@ -112,6 +122,7 @@ class Chart:
     curve: bool = False
     log: bool = False
     minus: str | None = None
+    where: Setting = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,7 @@ class Experiment:
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
     to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
+    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries.
     """
 
     name: str
@@ -138,6 +150,8 @@ class Experiment:
     data: Callable[[str], Any] | None = None
     expected: Sequence[Expected] = ()
     charts: Sequence[Chart] = ()
+    short: str = ""
+    reported: str = "not tried"
     cpus: int = 1
     gpus: float = 0.0
 
@@ -193,13 +207,16 @@ class Experiment:
     def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
 
-        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come.
+        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come. Where
+        the plan's own search is finished it decides, however many ``seeds`` a sweep asks for.
         """
         most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
         for method in self.plan(scale).methods:
             for cell in self.plan(scale).cells():
-                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                choice = self.choice(scale, method, cell, rows)
+                if choice is None:
+                    choice = self.choice(scale, method, cell, rows, seeds=seeds)
                 if choice is not None:
                     chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]

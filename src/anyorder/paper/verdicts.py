@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 from anyorder.paper.real_verdicts import REAL_VERDICTS
-from anyorder.paper.statistics import Claim, Sample, ahead, difference, held, labels_for, pm, sample_of
+from anyorder.paper.statistics import (
+    Claim,
+    Sample,
+    Verdict,
+    accuracy_by_labels,
+    ahead,
+    difference,
+    fewer,
+    labels_for,
+    level,
+    pm,
+    sample_of,
+    times_fewer,
+)
 from anyorder.paper.trials import Expected, Experiment, Row
 
 
@@ -25,16 +40,33 @@ def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
         return []
     place = ", ".join(f"{key} {value}" for key, value in expected.where.items())
     asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
-    text = f"{expected.method}{f' ({place})' if place else ''}: {expected.metric} {pm(ours)}, asked for {asked}"
-    return [Claim(text, held(low <= ours.mean <= high))]
+    text = f"{expected.method}{f' ({place})' if place else ''} has {expected.metric} {asked}: it is {pm(ours)}"
+    return [Claim(text, _held(low <= ours.mean <= high) if len(ours) > 1 else None)]
 
 
-def _parity(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+def _held(outcome: bool) -> Verdict:
+    """The verdict on what means alone decide."""
+    return "holds" if outcome else "does not hold"
+
+
+def _parity(chosen: Sequence[Row], rows: Sequence[Row], goal: float = 0.99) -> list[Claim]:
     found = []
-    for cell in ("relu-rnn", "rnn", "gru"):
-        plain, sire = (sample_of(chosen, "accuracy", m, cell=cell, length=100) for m in ("plain", "sire"))
-        if len(plain) and len(sire):
-            found.append(Claim(f"{cell} at length 100: without penalty {pm(plain)}, with SIRE {pm(sire)}"))
+    for method, word in (("plain", "Without penalty"), ("sire", "With SIRE")):
+        ours = {c: sample_of(chosen, "accuracy", method, cell=c, length=100) for c in ("relu-rnn", "rnn", "gru")}
+        ours = {cell: sample for cell, sample in ours.items() if len(sample)}
+        by, not_by = ([c for c, sample in ours.items() if (sample.mean >= goal) == yes] for yes in (True, False))
+        if ours:
+            figures = ", ".join(f"{cell} {pm(sample)}" for cell, sample in ours.items())
+            text = f"{goal:g} at length 100 is reached by {' and '.join(by) or 'no cell'}"
+            text += f", not by {' and '.join(not_by)}" if by and not_by else ""
+            verdict = _held(bool(by)) if all(len(sample) > 1 for sample in ours.values()) else None
+            short = f"{word.lower()} {text}" if method == "plain" else ""
+            found.append(Claim(f"{word} {text}: {figures}", verdict, short=short))
+    pooled = sample_of(chosen, "accuracy", "deepsets", length=10)
+    if len(pooled):
+        fits = pooled.mean >= goal
+        text = f"DeepSets {'fits' if fits else 'did not fit'} the training lengths: {pm(pooled)} at length 10"
+        found.append(Claim(text + ("" if fits else ", so its failure at 100 is not one of extrapolation alone")))
     return found
 
 
@@ -44,13 +76,15 @@ def _sub_vs_sire(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     if len(sire) and len(sub):
         found.append(
             Claim(
-                f"SIRE beats SUB, each at its best weight: {pm(sire)} against {pm(sub)}, paired difference "
-                f"{difference(sire, sub)}",
+                f"SIRE beats SUB, each at the weight that validation chose: {pm(sire)} against {pm(sub)}, paired "
+                f"difference {difference(sire, sub)}",
                 ahead(sire, sub),
+                short=f"SIRE {pm(sire)}, SUB {pm(sub)}",
             )
         )
     if len(sire) and len(plain):
-        found.append(Claim(f"SIRE beats no penalty: {pm(plain)} without", ahead(sire, plain)))
+        text = f"SIRE beats no penalty: {pm(plain)} without, paired difference {difference(sire, plain)}"
+        found.append(Claim(text, ahead(sire, plain)))
     weights = sorted({row["setting"]["penalty_weight"] for row in rows if "penalty_weight" in row["setting"]})
     better = []
     for weight in weights:
@@ -59,58 +93,73 @@ def _sub_vs_sire(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
             better.append(f"{weight:g}: {one.mean:.3f} and {other.mean:.3f}")
     if better:
         found.append(Claim(f"Accuracy at equal weight, SIRE and SUB: {'; '.join(better)}"))
-    narrow = [w for w in weights if w <= 0.1]
-    if narrow and better:
-        one, other = (
-            max((sample_of(rows, "accuracy", m, penalty_weight=w) for w in narrow), key=lambda sample: sample.mean)
-            for m in ("sire", "sub")
+    own = {m: _preferred(rows, m, [w for w in weights if w <= 0.1]) for m in ("sire", "sub")}
+    if None not in own.values():
+        one, other = (sample_of(rows, "accuracy", m, penalty_weight=w) for m, w in own.items())
+        text = (
+            f"On the paper's own weights, .001 to .1, of which validation chooses {own['sire']:g} for SIRE and "
+            f"{own['sub']:g} for SUB, SIRE is ahead: {pm(one)} against {pm(other)}, paired difference "
         )
-        if len(one) and len(other):
-            text = f"On the paper's own weights, .001 to .1, SIRE is ahead: {pm(one)} against {pm(other)}"
-            found.append(Claim(text, ahead(one, other)))
-    found += _convergence(chosen) + _equal_time(chosen)
+        found.append(Claim(text + difference(one, other), ahead(one, other)))
+    found += _convergence(chosen) + _equal_cost(chosen, rows)
     return found
 
 
-def _convergence(chosen: Sequence[Row], level: float = 0.8) -> list[Claim]:
-    """The epoch at which validation accuracy first reaches ``level``, on the curves that reach it."""
+def _preferred(rows: Sequence[Row], method: str | None, weights: Sequence[float]) -> float | None:
+    """The weight with the least mean validation loss; None where there are no rows."""
+    losses = {w: sample_of(rows, "loss", method, part="validation", penalty_weight=w) for w in weights}
+    return min((w for w in losses if len(losses[w])), key=lambda w: losses[w].mean, default=None)
+
+
+def _convergence(chosen: Sequence[Row], goal: float = 0.8) -> list[Claim]:
+    """The epoch at which validation accuracy first reaches ``goal``, if every curve reaches it."""
     epochs = {}
     for method in ("sire", "sub"):
-        curves = [row["curve"] for row in chosen if row["method"] == method and row.get("curve")]
-        reached = [
-            next((e for e, a in zip(curve["epoch"], curve["accuracy"], strict=True) if a >= level), None)
-            for curve in curves
-        ]
-        if not reached or any(epoch is None for epoch in reached):
+        reached = {
+            row["seed"]: next(
+                (e for e, a in zip(row["curve"]["epoch"], row["curve"]["accuracy"], strict=True) if a >= goal), None
+            )
+            for row in chosen
+            if row["method"] == method and row.get("curve")
+        }
+        if not reached or None in reached.values():
             return []
-        epochs[method] = _mean([epoch for epoch in reached if epoch is not None])
-    text = f"SIRE converges faster, each at its best weight: validation accuracy {level:g} after {epochs['sire']:.0f} "
-    return [Claim(f"{text}epochs, SUB after {epochs['sub']:.0f}", held(epochs["sire"] < epochs["sub"]))]
+        epochs[method] = Sample({seed: float(epoch) for seed, epoch in reached.items() if epoch is not None})
+    text = (
+        f"SIRE converges faster, each at the weight that validation chose: validation accuracy {goal:g} after "
+        f"{epochs['sire'].mean:.0f} epochs, SUB after {epochs['sub'].mean:.0f}, paired difference "
+        f"{difference(epochs['sire'], epochs['sub'], 0)}"
+    )
+    return [Claim(text, ahead(epochs["sire"], epochs["sub"], lower=True))]
 
 
-def _equal_time(chosen: Sequence[Row]) -> list[Claim]:
-    """Validation accuracy of both when the one that finishes first has finished."""
-    curves = {
-        method: [row["curve"] for row in chosen if row["method"] == method and row.get("curve")]
-        for method in ("sire", "sub")
-    }
+def _equal_cost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    """Validation accuracy of both when the cheaper has finished.
+
+    Seconds depend on what else a machine did; one ratio of seconds an epoch, medians over all rows, does so least.
+    """
+    drawn = [row for row in rows if row.get("curve")]
+    curves = {m: [row["curve"] for row in chosen if row["method"] == m and row.get("curve")] for m in ("sire", "sub")}
     if not all(curves.values()):
         return []
-    ends = {method: _mean([curve["seconds"][-1] for curve in found]) for method, found in curves.items()}
-    time = min(ends.values())
-    at = {method: _mean([_value_at(curve, time) for curve in found]) for method, found in curves.items()}
-    half = {method: _mean([_value_at(curve, time / 2) for curve in found]) for method, found in curves.items()}
+    cost = {
+        m: median(row["curve"]["seconds"][-1] / row["curve"]["epoch"][-1] for row in drawn if row["method"] == m)
+        for m in curves
+    }
+    budget = min(cost[m] * curves[m][0]["epoch"][-1] for m in curves)
+    epochs = {m: round(budget / cost[m]) for m in curves}
+    at = {m: _mean([_value_at(curve, epochs[m]) for curve in found]) for m, found in curves.items()}
     return [
         Claim(
-            f"At equal time: after {time:.0f} s of training, when the faster one ends, SIRE is at {at['sire']:.3f} and "
-            f"SUB at {at['sub']:.3f} on the validation sets; half-way there at {half['sire']:.3f} and "
-            f"{half['sub']:.3f}. A whole run takes {ends['sire']:.0f} s and {ends['sub']:.0f} s"
+            f"At equal cost: an epoch of SIRE takes {cost['sire'] / cost['sub']:.2f} times the time of one of SUB "
+            f"(medians over all runs); when the cheaper ends, SIRE is at {at['sire']:.3f} on the validation sets after "
+            f"{epochs['sire']} epochs and SUB at {at['sub']:.3f} after {epochs['sub']}"
         )
     ]
 
 
-def _value_at(curve: dict[str, list[float]], time: float) -> float:
-    reached = [value for seconds, value in zip(curve["seconds"], curve["accuracy"], strict=True) if seconds <= time]
+def _value_at(curve: dict[str, list[float]], epoch: float) -> float:
+    reached = [value for place, value in zip(curve["epoch"], curve["accuracy"], strict=True) if place <= epoch]
     return reached[-1] if reached else 0.0
 
 
@@ -118,34 +167,67 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _labels(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
-    found = []
+def _labels(chosen: Sequence[Row], rows: Sequence[Row], goal: float = 0.9) -> list[Claim]:
+    found: list[Claim] = []
     for alphabet in sorted({row["setting"]["alphabet"] for row in chosen}):
         here = [row for row in chosen if row["setting"]["alphabet"] == alphabet]
-        measured = {m: {r["setting"]["labels"] for r in here if r["method"] == m} for m in {r["method"] for r in here}}
-        fewest, most = min(set().union(*measured.values())), max(set().union(*measured.values()))
-        whole = [method for method, numbers in sorted(measured.items()) if {fewest, most} <= numbers]
-        if fewest == most or not whole:
+        curves = {method: accuracy_by_labels(here, method) for method in sorted({r["method"] for r in here})}
+        measured = {number for curve in curves.values() for number in curve}
+        ends = min(measured), max(measured)
+        curves = {method: curve for method, curve in curves.items() if set(ends) <= curve.keys()}
+        if ends[0] == ends[1] or not curves:
             continue  # one number of labels says nothing about how many are needed
-        needed = {method: labels_for(here, method, 0.9) for method in whole}
-        said = {
-            method: "not reached" if number is None else ("at most " if number <= fewest else "") + f"{number:.0f}"
-            for method, number in needed.items()
-        }
-        text = "; ".join(f"{method} {number}" for method, number in said.items())
-        found.append(Claim(f"Labels needed for .9, numbers below {alphabet}: {text}"))
-        for mine, ours in needed.items():
-            if ours is None or not mine.startswith("sire"):
-                continue
-            for other in ("plain", "pi-sgd", "deepsets"):
-                start = f"Numbers below {alphabet}: {mine} needs fewer labels than {other}:"
-                theirs = needed.get(other)
-                if theirs is not None:
-                    text = f"{start} {ours:.0f} against {theirs:.0f}, {theirs / ours:.2g} to one"
-                    found.append(Claim(text, held(theirs > ours)))
-                elif other in needed:
-                    found.append(Claim(f"{start} {ours:.0f} against more than {most:,}", "holds"))
+        said = {method: f"{method} {_number(labels_for(curve, goal), *ends)}" for method, curve in curves.items()}
+        text = f"Labels needed for {goal:g}, numbers below {alphabet}"
+        short = "; ".join(said[method] for method in ("sire", "plain", "pi-sgd", "deepsets") if method in said)
+        short = "" if found else f"{text[0].lower()}{text[1:]}: {short}"  # one alphabet is enough for a summary
+        found.append(Claim(f"{text}: {'; '.join(said.values())}", short=short))
+        for mine, rival in itertools.product(curves, ("plain", "pi-sgd", "deepsets")):
+            if mine.startswith("sire") and rival in curves:
+                found += _fewer_labels(alphabet, mine, rival, curves, goal, *ends)
     return found
+
+
+def _number(number: float, fewest: int, most: int) -> str:
+    if math.isinf(number):
+        return f"more than {most:,}"
+    return f"at most {fewest}" if number <= fewest else f"{number:.0f}"
+
+
+def _fewer_labels(
+    alphabet: int,
+    mine: str,
+    rival: str,
+    curves: Mapping[str, Mapping[int, Sample]],
+    goal: float,
+    fewest: int,
+    most: int,
+) -> list[Claim]:
+    """How many times fewer labels ``mine`` needs; nothing where neither reaches the goal."""
+    ours, theirs = (labels_for(curves[method], goal) for method in (mine, rival))
+    if math.isinf(ours) and math.isinf(theirs):
+        return []
+    interval = times_fewer(curves[mine], curves[rival], goal)
+    ratio = f"{min(theirs, most) / min(ours, most):.2g}"
+    if ours <= fewest and theirs <= fewest:
+        ratio = "not known"
+    elif math.isinf(ours) or theirs <= fewest:
+        ratio = f"at most {ratio}"
+    elif math.isinf(theirs) or ours <= fewest:
+        ratio = f"at least {ratio}"
+    elif interval is not None:
+        ratio += f" ({interval[0]:.2g} to {interval[1]:.2g})"
+    cells = {
+        "numbers below": f"{alphabet}",
+        "with": mine,
+        "labels": _number(ours, fewest, most),
+        "against": rival,
+        "its labels": _number(theirs, fewest, most),
+        "times fewer": ratio,
+    }
+    text = f"Numbers below {alphabet}: {mine} needs fewer labels than {rival}: {cells['labels']} against "
+    table = f"Labels needed for {goal:g}, and how many times fewer with SIRE (95 % interval: bootstrap over seeds)"
+    return [Claim(f"{text}{cells['its labels']}, times fewer: {ratio}", fewer(interval), table, cells)]
 
 
 def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
@@ -154,28 +236,38 @@ def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
         for n in sorted({row["setting"]["n"] for row in chosen}):
             plain, sire = (sample_of(chosen, "accuracy", m, n=n, labels=labels) for m in ("plain", "sire"))
             if len(plain) and len(sire):
-                text = f"n = {n}, {labels:,} samples: {pm(sire)} with the penalty, {pm(plain)} without"
-                found.append(Claim(f"{text}, paired difference {difference(sire, plain)}", ahead(sire, plain)))
+                found.append(
+                    Claim(
+                        f"n = {n}, {labels:,} samples: better with the penalty: {pm(sire)}, {pm(plain)} without, "
+                        f"paired difference {difference(sire, plain)}",
+                        ahead(sire, plain),
+                        table="Accuracy with the penalty and without; difference paired by seed (95 % interval)",
+                        cells={
+                            "n": f"{n}",
+                            "samples": f"{labels:,}",
+                            "with": pm(sire),
+                            "without": pm(plain),
+                            "difference": difference(sire, plain, words=""),
+                        },
+                        short=f"n = {n}, {labels:,} samples: {pm(sire)} with, {pm(plain)} without",
+                    )
+                )
     return found
 
 
 def _dial(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     mine = [row for row in chosen if row["method"] == "sire"]
     weights = sorted({row["setting"]["penalty_weight"] for row in mine})
-    if not weights:
+    best = _preferred(mine, None, weights)
+    if best is None:
         return []
-    points = {
-        w: (sample_of(mine, "accuracy", penalty_weight=w), sample_of(mine, "order_gap", penalty_weight=w))
-        for w in weights
-    }
-    best = max(points, key=lambda w: points[w][0].mean)
+    accuracy = sample_of(mine, "accuracy", penalty_weight=best)
+    gaps = {w: sample_of(mine, "order_gap", penalty_weight=w) for w in weights}
+    low, high = weights[0], weights[-1]
+    moved = f"from {gaps[low].mean:.2g} at weight {low:g} to {gaps[high].mean:.2g} at {high:g}"
     found = [
-        Claim(f"Best accuracy at weight {best:g}: {pm(points[best][0])} at an order gap of {points[best][1].mean:.2g}"),
-        Claim(
-            f"The order gap falls from {points[weights[0]][1].mean:.2g} at weight {weights[0]:g} to "
-            f"{points[weights[-1]][1].mean:.2g} at {weights[-1]:g}",
-            held(points[weights[-1]][1].mean < points[weights[0]][1].mean),
-        ),
+        Claim(f"Validation prefers weight {best:g}: accuracy {pm(accuracy)} at an order gap of {gaps[best].mean:.2g}"),
+        Claim(f"The order gap falls {moved}", ahead(gaps[high], gaps[low], lower=True), short=f"order gap {moved}"),
     ]
     accuracy, gap, weight = (sample_of(chosen, m, "sire+budget") for m in ("accuracy", "order_gap", "final_weight"))
     if len(accuracy):
@@ -196,66 +288,71 @@ def _lengths(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
             if str(row["setting"].get("cell")) == cell
         }
         text = "; ".join(f"{method} {error.mean:.3g}" for method, error in sorted(errors.items()))
-        found.append(Claim(f"Mean error on 100 numbers after training on at most 10 ({cell}): {text}"))
+        text = f"Mean error on 100 numbers after training on at most 10 ({cell}): {text}"
+        two = [f"{method} {errors[method].mean:.3g}" for method in ("plain", "sire") if method in errors]
+        found.append(Claim(text, short=f"mean error at 100 ({cell}): {', '.join(two)}" if two else ""))
     return found
 
 
-def _by_n(chosen: Sequence[Row], metric: str, lower: bool = False) -> dict[int, tuple[str, Sample, dict[str, Sample]]]:
-    """For each n with rows: the better form of SIRE (by test mean), its figure, and the other methods' figures."""
+def _by_n(chosen: Sequence[Row], metric: str) -> dict[int, tuple[str, str, dict[str, Sample]]]:
+    """For each n: the form of SIRE and the other method with the least validation loss, and every method's figure."""
     found = {}
     for n in sorted({row["setting"]["n"] for row in chosen}):
         here = {m: sample_of(chosen, metric, m, n=n) for m in sorted({row["method"] for row in chosen})}
         here = {method: sample for method, sample in here.items() if len(sample)}
-        mine = [method for method in here if method.startswith("sire")]
-        theirs = {method: sample for method, sample in here.items() if method not in mine}
+        loss = {method: sample_of(chosen, "loss", method, part="validation", n=n).mean for method in here}
+        ranked = sorted(here, key=lambda method: loss[method])
+        mine, theirs = ([method for method in ranked if method.startswith("sire") == ours] for ours in (True, False))
         if mine and theirs:
-            best = (min if lower else max)(mine, key=lambda method: here[method].mean)
-            found[n] = (best, here[best], theirs)
+            found[n] = (mine[0], theirs[0], here)
     return found
 
 
-def _beside(theirs: dict[str, Sample]) -> str:
-    return "; ".join(f"{method} {pm(sample)}" for method, sample in theirs.items())
+def _beside(here: dict[str, Sample], digits: int = 3) -> str:
+    others = {method: sample for method, sample in here.items() if not method.startswith("sire")}
+    return "; ".join(f"{method} {pm(sample, digits)}" for method, sample in others.items())
+
+
+BETTER = "the better SIRE by validation"
+LEVEL = 0.02  # of accuracy: what is less behind counts as level
 
 
 def _sum(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found, above = [], {}
-    for n, (best, mine, theirs) in _by_n(chosen, "accuracy").items():
-        found.append(Claim(f"n = {n}: the better SIRE ({best}) {pm(mine)}; {_beside(theirs)}"))
+    for n, (best, _, here) in _by_n(chosen, "accuracy").items():
+        figures = f"{pm(here[best])}; {_beside(here)}"
+        found.append(Claim(f"n = {n}: {BETTER} ({best}) {figures}", short=f"n = {n}: {best} {figures}"))
         for rival in ("plain", "pi-sgd"):
-            if n >= 10 and rival in theirs:
-                gap = difference(mine, theirs[rival])
-                found.append(Claim(f"n = {n}: {best} is above {rival}, by {gap}", ahead(mine, theirs[rival])))
-        if "deepsets" in theirs:
-            above[n] = mine.mean > theirs["deepsets"].mean
-    since = [n for n in above if all(higher for m, higher in above.items() if m >= n)]
-    if since:
-        found.append(Claim(f"The better SIRE is above DeepSets from n = {since[0]} on", "holds"))
-    elif above:
-        found.append(Claim("The better SIRE is above DeepSets from some n on", "does not hold"))
+            if n >= 10 and rival in here:
+                gap = difference(here[best], here[rival])
+                found.append(Claim(f"n = {n}: {best} is above {rival}, by {gap}", ahead(here[best], here[rival])))
+        if "deepsets" in here:
+            above[n] = ahead(here[best], here["deepsets"])
+    since = [n for n in above if all(verdict == "holds" for m, verdict in above.items() if m >= n)]
+    if above:
+        text = f"From {f'n = {since[0]}' if since else 'some n'} on {BETTER} is above DeepSets"
+        found.append(Claim(text, above[max(above)]))
     return found
 
 
 def _range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found = []
-    for n, (best, mine, theirs) in _by_n(chosen, "accuracy").items():
-        rival = max(theirs, key=lambda method: theirs[method].mean)
-        text = f"n = {n}: the better SIRE ({best}) {pm(mine)} is level with the best other, {rival}"
-        gap = difference(mine, theirs[rival])
-        level = ahead(theirs[rival], mine) != "holds"
-        found.append(Claim(f"{text}: {gap}; {_beside(theirs)}", held(level)))
+    for n, (best, rival, here) in _by_n(chosen, "accuracy").items():
+        text = f"n = {n}: {BETTER} ({best}) {pm(here[best])} is level with the best other by validation, {rival}, or "
+        text += f"less than {LEVEL:g} behind: {difference(here[best], here[rival])}; {_beside(here)}"
+        short = f"n = {n}: {best} {pm(here[best])}; {_beside(here)}"
+        found.append(Claim(text, level(here[best], here[rival], LEVEL), short=short))
     return found
 
 
 def _variance(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     found = []
-    for n, (best, mine, theirs) in _by_n(chosen, "rmse", lower=True).items():
-        if "deepsets" in theirs:
-            text = f"n = {n}: the better SIRE ({best}) has error {pm(mine, 1)}, below DeepSets'"
-            gap = difference(mine, theirs["deepsets"], 1)
-            rest = "; ".join(f"{method} {pm(sample, 1)}" for method, sample in theirs.items())
-            verdict = ahead(mine, theirs["deepsets"], lower=True)
-            found.append(Claim(f"{text}, by {gap}; {rest}", verdict))
+    for n, (best, _, here) in _by_n(chosen, "rmse").items():
+        if "deepsets" in here:
+            text = f"n = {n}: {BETTER} ({best}) has error {pm(here[best], 1)}, below DeepSets'"
+            text += f", by {difference(here[best], here['deepsets'], 1)}; {_beside(here, 1)}"
+            short = f"n = {n}: {best} {pm(here[best], 1)}; {_beside(here, 1)}"
+            found.append(Claim(text, ahead(here[best], here["deepsets"], lower=True), short=short))
     return found
 
 
