@@ -92,7 +92,7 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
     return {
         **_penalties(size, repetitions),
         **_two_threads(size, repetitions),
-        **_long_sequences(size, repetitions if quick else 5, 50 if quick else 1000),
+        **_long_sequences(size, repetitions if quick else 9, 50 if quick else 1000),
         **_scans(size, repetitions),
         **_denormals(repetitions if quick else 7, 20 if quick else 784),
     }
