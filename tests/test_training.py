@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyorder as ao
+from anyorder import training
 from anyorder.batches import pieces
 from anyorder.inference import predict
 from anyorder.storage import load_tensors, save_tensors
@@ -381,6 +382,28 @@ def test_pieces_cover_each_sample_once_in_order_and_end_at_its_end():
         assert ends == [False] * (len(ends) - 1) + [True]
         assert torch.equal(sizes, lengths.clamp(max=size))
         assert rebuilt == [elements[i, :n, 0].tolist() for i, n in enumerate(lengths.tolist())]
+
+
+@pytest.mark.parametrize(("length", "samples"), [(4, 64), (8, 32), (100, 2)])
+def test_with_a_window_the_gap_reads_no_more_elements_of_longer_samples(monkeypatch, length, samples):
+    read = []
+    gap = training.order_gap
+    monkeypatch.setattr(
+        training, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or gap(m, e, *more, **names)
+    )
+    budget = ao.InvarianceBudget(target=0.1)
+    trained(sums(80, length), penalty=SIRE, penalty_weight=budget, window=4, epochs=1, batch_size=80)
+    assert read == [samples, samples]  # the budget's, and that of the epoch
+
+
+def test_denormals_are_flushed_for_the_training_alone():
+    seen = []
+    for before in (False, True):
+        torch.set_flush_denormal(before)
+        trained(sums(), log=lambda record: seen.append(float(torch.tensor(1e-40) * 1)), epochs=1)
+        seen.append(float(torch.tensor(1e-40) * 1) == 0.0)
+    torch.set_flush_denormal(False)
+    assert seen == [0.0, False, 0.0, True]
 
 
 def test_a_window_longer_than_the_samples_changes_nothing():

@@ -14,8 +14,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,7 +208,8 @@ def train(
     constant, so nothing before hears of the loss (a learned start state does, from samples of at most w elements).
     What comes before is scanned w elements at a time, the state passed on without gradient. The penalty is the mean
     over all (sample, window) pairs with two elements or more, its gradient confined to the window. One optimiser
-    step a batch; memory does not grow with the length.
+    step a batch, whose memory does not grow with the length; the order gap is measured on fewer samples where they are
+    longer, and validation on batches of at most 2¹⁷ elements.
 
     Under ``accelerate launch --multi_gpu --num_processes P`` (on the CPU too) or ``torchrun`` the batch is shared among
     the processes and the gradients summed: the same step as one process takes, except that each draws its own subsets.
@@ -220,8 +221,25 @@ def train(
     >>> result.steps, len(result.history)
     (2, 2)
     """
-    torch.set_flush_denormal(True)
     config = config or TrainConfig()
+    _check(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
+    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
+    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)), _denormals_flushed():
+        return run.go(None if workdir is None else Path(workdir), progress, log)
+
+
+def _check(
+    model: nn.Module,
+    loss: str | Loss,
+    data: SetData,
+    config: TrainConfig,
+    penalty: Callable[..., Tensor] | None,
+    penalty_weight: float | Callable[[float], float] | InvarianceBudget,
+    validation: SetData | None,
+    unlabelled: SetData | None,
+    metric: Callable[[Tensor, Tensor], float] | None,
+) -> None:
+    """Refuse what does not fit together in the arguments of :func:`train`."""
     if data.targets is None:
         raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
     if validation is not None and validation.targets is None:
@@ -248,9 +266,17 @@ def train(
             )
     if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
-    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
-    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)):
-        return run.go(None if workdir is None else Path(workdir), progress, log)
+
+
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Vanishing gradients cost no more than others for a while; then as it was."""
+    before = float(torch.tensor(1e-40) * 1) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 class _Run:
@@ -573,17 +599,23 @@ class _Run:
         return float(self.metric(outputs, targets)) if self.metric else float(self.loss(outputs, targets).mean())
 
     def _gap_of(self, batch: Batch, generator: torch.Generator) -> float:
-        """The order gap of the first ``gap_samples`` of a batch, in eval mode."""
-        elements, lengths = (None if part is None else part[: self.config.gap_samples] for part in batch)
+        """The order gap of the first samples of a batch, in eval mode."""
+        count = self._gap_count(batch)
+        elements, lengths = (None if part is None else part[:count] for part in batch)
         was_training = self.model.training
         self.model.eval()
         gap = order_gap(self.model, elements, lengths, generator=generator)  # type: ignore[arg-type]
         self.model.train(was_training)
         return float(gap)
 
+    def _gap_count(self, batch: Batch) -> int:
+        """``gap_samples``; with a window fewer of longer ones (two at least), since all their elements are read."""
+        count, window = self.config.gap_samples, self.config.window
+        return count if window is None else max(2, min(count, count * window // max(1, batch[0].shape[1])))
+
     def _gap_of_all(self, batch: Batch) -> float:
         """The order gap of a global batch, else of the fixed samples, NaN where neither has two sets with a pair."""
-        first = piece_sizes(*batch, None)[0][: self.config.gap_samples]
+        first = piece_sizes(*batch, None)[0][: self._gap_count(batch)]
         measured = torch.zeros(2, dtype=torch.float64, device=self.device)  # sum of the gaps, how many there are
         if int((first >= 2).sum()) >= 2:
             measured[0], measured[1] = self._gap_of(batch, self.draws), 1
