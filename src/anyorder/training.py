@@ -609,9 +609,11 @@ class _Run:
         return float(gap)
 
     def _gap_count(self, batch: Batch) -> int:
-        """``gap_samples``; with a window fewer of longer ones (two at least), since all their elements are read."""
-        count, window = self.config.gap_samples, self.config.window
-        return count if window is None else max(2, min(count, count * window // max(1, batch[0].shape[1])))
+        """``gap_samples``; with a window so many that they hold no more elements than a step reads, two at least."""
+        config = self.config
+        if config.window is None:
+            return config.gap_samples
+        return max(2, min(config.gap_samples, config.batch_size * config.window // max(1, batch[0].shape[1])))
 
     def _gap_of_all(self, batch: Batch) -> float:
         """The order gap of a global batch, else of the fixed samples, NaN where neither has two sets with a pair."""

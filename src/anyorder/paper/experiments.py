@@ -234,8 +234,8 @@ HALF_RANGE = Experiment(
     choices="The paper does not say how many samples it trains on; the gain is drawn against their number. Adjacent "
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
     "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among four "
-    "learning rates, sire among two rates by two weights, at n = 15 for each number of samples, from one seed; the choice "
-    "is reused at n = 10 and 20.",
+    "learning rates, sire among two rates by two weights, at n = 15 for each number of samples, from one seed; the "
+    "choice is reused at n = 10 and 20.",
     run=run_task,
     plans={
         "smoke": shrunk(_half_range, over={"labels": [40, 80]}, epochs=0, checkpoint=False),
