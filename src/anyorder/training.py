@@ -222,50 +222,41 @@ def train(
     (2, 2)
     """
     config = config or TrainConfig()
-    _check(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
-    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
-    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)), _denormals_flushed():
-        return run.go(None if workdir is None else Path(workdir), progress, log)
-
-
-def _check(
-    model: nn.Module,
-    loss: str | Loss,
-    data: SetData,
-    config: TrainConfig,
-    penalty: Callable[..., Tensor] | None,
-    penalty_weight: float | Callable[[float], float] | InvarianceBudget,
-    validation: SetData | None,
-    unlabelled: SetData | None,
-    metric: Callable[[Tensor, Tensor], float] | None,
-) -> None:
-    """Refuse what does not fit together in the arguments of :func:`train`."""
-    if data.targets is None:
-        raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
-    if validation is not None and validation.targets is None:
-        raise InputError("validation must have targets; got a SetData without")
+    if isinstance(loss, str):
+        one_of("loss", loss, LOSSES)
+    _check_data(data, validation, unlabelled, loss)
     if validation is None and (config.patience is not None or metric is not None):
         raise InputError("patience and metric need validation data; got validation=None")
     if penalty is not None and not callable(penalty):
         raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
-    if isinstance(loss, str):
-        one_of("loss", loss, LOSSES)
-    if loss == "cross-entropy":
-        for name, part in {"data": data, "validation": validation}.items():
-            targets = None if part is None else part.targets
-            if targets is None or targets.dim() > 1:  # shares of the classes
-                continue
-            if targets.is_floating_point() or targets.dtype == torch.bool:
-                raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
+    if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
+        raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
+    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
+    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)), _denormals_flushed():
+        return run.go(None if workdir is None else Path(workdir), progress, log)
+
+
+def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData | None, loss: str | Loss) -> None:
+    """Refuse data that do not fit each other or the loss."""
+    if data.targets is None:
+        raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
+    if validation is not None and validation.targets is None:
+        raise InputError("validation must have targets; got a SetData without")
     for name, part in {"validation": validation, "unlabelled": unlabelled}.items():
         if part is not None and part.elements.shape[1] != data.elements.shape[1]:
             raise InputError(
                 f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
             )
-    if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
-        raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
+    if loss != "cross-entropy":
+        return
+    for name, part in {"data": data, "validation": validation}.items():
+        targets = None if part is None else part.targets
+        if targets is None or targets.dim() > 1:  # shares of the classes
+            continue
+        if targets.is_floating_point() or targets.dtype == torch.bool:
+            raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
 
 
 @contextmanager
