@@ -489,6 +489,18 @@ def test_a_group_says_its_total_before_it_starts_and_stays_within_a_day(tmp_path
     assert hours < 24 * 3600
 
 
+def test_a_group_goes_on_where_one_of_it_has_no_data(tmp_path, monkeypatch, capsys):
+    for name, load in (("toy", toy_experiment.no_data), ("other", None)):
+        monkeypatch.setitem(EXPERIMENTS, name, replace(toy_experiment.toy(), name=name, data=load))
+    monkeypatch.setitem(GROUPS, "toys", ["toy", "other"])
+    problems = reproduce("toys", "smoke", out=tmp_path, jobs=2, only=["a"], seeds=1)
+    said = "no data for this sweep: toy is in none of the folders searched; put it there"
+    assert problems == [f"toy: {said}"]
+    assert f"toy is left out: {said}" in capsys.readouterr().out
+    assert not (tmp_path / "toy.jsonl").exists()
+    assert {row["method"] for row in read_rows(tmp_path / "other.jsonl")} == {"a"}
+
+
 def test_a_continued_trial_does_not_set_the_pace(tmp_path, monkeypatch, capsys):
     experiment = replace(toy_experiment.toy(), run=toy_experiment.in_two_halves)
     monkeypatch.setitem(EXPERIMENTS, "toy", experiment)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from anyorder._checks import one_of, real_number, whole_number
+from anyorder._checks import InputError, one_of, real_number, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.sweep import check_engine, earlier_seconds, jobs_for, read_rows, rows_path, sweep
 from anyorder.paper.trials import Experiment, Row, Trial
@@ -53,7 +53,7 @@ def reproduce(
         print(f"{name}, {scale} scale: {', '.join(GROUPS[name])}. About {duration(total)} of one core's time in all.\n")
         more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "cpus": cpus, "gpus": gpus}
         more |= {"dry_run": dry_run, **options}
-        return [problem for each in GROUPS[name] for problem in reproduce(each, scale, out=out, **more)]
+        return [problem for each in GROUPS[name] for problem in _one_of_a_group(each, scale, out, more)]
     experiment = EXPERIMENTS[name]
     experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=experiment.gpus if gpus is None else gpus)
     if experiment.gpus:
@@ -83,6 +83,15 @@ def _plan(
     trials = EXPERIMENTS[name].trials(scale, rows, guess=True, **options)
     done = {row["trial"] for row in rows}
     return rows, trials, [trial for trial in trials if trial.key not in done]
+
+
+def _one_of_a_group(name: str, scale: str, out: str | Path, options: dict[str, Any]) -> list[str]:
+    """Reproduce ``name``; where it cannot even start, for want of data say, that is its problem and no one else's."""
+    try:
+        return reproduce(name, scale, out=out, **options)
+    except InputError as error:
+        print(f"{name} is left out: {error}", flush=True)
+        return [f"{name}: {error}"]
 
 
 def plan_text(
