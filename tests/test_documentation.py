@@ -103,7 +103,9 @@ def test_every_command_shows_an_example_that_it_reads() -> None:
     commands = get_command(app).commands
     for name, command in {**commands, **commands["data"].commands}.items():
         if name != "data":
+            assert (command.epilog or "").startswith("Example:  anyorder "), name
             _, shown, *words = shlex.split(command.epilog.removeprefix("Example:"))
+            assert name in (shown, *words), name
             parse(commands[shown], words)
 
 

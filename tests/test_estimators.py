@@ -42,7 +42,7 @@ QUICK = {
 def expected_failures(estimator):
     if isinstance(estimator, ao.SetClassifier):
         return {**EXPECTED_FAILURES, "check_classifiers_train": SETS}  # asks for an error when T changes
-    return {**EXPECTED_FAILURES, "check_methods_subset_invariance": LAST_BIT}
+    return EXPECTED_FAILURES
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
@@ -55,6 +55,8 @@ def expected_failures(estimator):
     xfail_strict=True,
 )
 def test_the_contract_of_scikit_learn(estimator, check):
+    if isinstance(estimator, ao.SetRegressor) and check.func.__name__ == "check_methods_subset_invariance":
+        pytest.skip(LAST_BIT)  # so that it passes on one machine and fails on another; test_training.py allows 1e-6
     check(estimator)
 
 
