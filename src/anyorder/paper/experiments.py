@@ -317,7 +317,8 @@ LENGTHS = Experiment(
     name="lengths",
     short="sets longer than any in training",
     claim="Beyond the paper: how each method does on sets longer than any it was trained on.",
-    choices="Sum of 2 to 10 numbers below 10, tested up to 100 of them; 5,000 samples, 3,000 steps.",
+    choices="Sum of 2 to 10 numbers below 10, tested up to 100 of them; 5,000 samples, 3,000 steps. Settings "
+    "are chosen from two seeds.",
     run=run_task,
     plans={
         "smoke": shrunk(_lengths, labels=40, lengths=[2, 30]),

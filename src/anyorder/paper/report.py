@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -31,10 +32,15 @@ ROUNDING = 1e-9  # an order gap below this is that of a model which ignores orde
 CURVES = {
     "accuracy": "validation accuracy",
     "validation": "validation accuracy",
-    "loss": "training loss",
+    "loss": "training loss (of standardised targets)",
     "gap": "validation order gap",
 }
 
+LEGEND = (
+    "±: standard deviation over seeds. Order gap: 0, order is ignored; 1, it matters as much as content. Seconds: the "
+    "median over seeds of a trial's time, on machines with other work to do (docs/cost.md compares costs). Accepted: a "
+    "band set by us for the mean over seeds; where it leaves out the paper's figure, it does not decide the verdict."
+)
 SPEED = (
     "samples a second of a training step over those of the same network in plain PyTorch (nn.GRU, no penalty), timed "
     "in turn in the same process"
@@ -98,7 +104,7 @@ class Section:
     @property
     def verdict(self) -> str:
         """What the claims that numbers can decide come to; "open" while trials are missing or none can be decided."""
-        decided = {claim.verdict for claim in self.claims if claim.verdict is not None}
+        decided = {claim.verdict for claim in self.claims if claim.verdict is not None and not claim.beside}
         if not decided or self.finished < self.planned:
             return "open"
         if len(decided) == 1:
@@ -122,8 +128,8 @@ class Section:
 
     @property
     def sentences(self) -> list[Claim]:
-        """The claims that stand by themselves."""
-        return [claim for claim in self.claims if not claim.table]
+        """The claims that stand by themselves, without those of :attr:`failing`."""
+        return [claim for claim in self.claims if not claim.table and claim not in self.failing]
 
     @property
     def tables(self) -> dict[str, list[Claim]]:
@@ -147,12 +153,19 @@ def write_report(folder: str | Path) -> tuple[Path, ...]:
         )
     text, page = folder / "RESULTS.md", folder / "report.html"
     write_atomically(text, markdown(sections))
-    write_atomically(page, render("report.html.j2", sections=sections, tones=TONES, pm=pm, digits=digits, speed=SPEED))
+    names = {"tones": TONES, "pm": pm, "digits": digits, "speed": SPEED, "legend": LEGEND, "missing": missing(sections)}
+    write_atomically(page, render("report.html.j2", sections=sections, **names))
     labels = [labels_figure(section) for section in sections if section.experiment.name == "labels"]
     if not labels or labels[0] is None:
         return text, page
     save_picture([labels[0]], folder / "labels.svg")
     return text, page, folder / "labels.svg"
+
+
+def missing(sections: Sequence[Section]) -> str:
+    """The experiments that have no rows yet, by name."""
+    shown = {section.experiment.name for section in sections}
+    return ", ".join(name for name in EXPERIMENTS if name not in shown)
 
 
 def sections_of(folder: Path, name: str) -> list[Section]:
@@ -269,7 +282,7 @@ def _entries(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[En
                 sample_of(found, "order_gap"),
                 sample_of(found, "step_rate_over_plain_torch"),
                 found[0]["parameters"],
-                sum(row["seconds"] for row in found) / len(found),
+                median(row["seconds"] for row in found),
             )
         )
     order = list(plan.methods)
@@ -534,6 +547,8 @@ def markdown(sections: Sequence[Section]) -> str:
     for s in sections:
         trials = f"{s.finished}/{s.planned}"
         lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} |")
+    lines += ["", f"No rows yet: {missing(sections)}.", ""] if missing(sections) else [""]
+    lines += [LEGEND]
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
@@ -556,7 +571,7 @@ def markdown(sections: Sequence[Section]) -> str:
             lines += [f"| {' | '.join([*claim.cells.values(), claim.verdict or ''])} |" for claim in claims]
         if s.entries:
             figure = s.experiment.headline
-            heads = ["method", "where", "chosen", figure, "seeds", "train loss", "order gap", "parameters", "s"]
+            heads = ["method", "where", "chosen", figure, "seeds", "train loss", "order gap", "parameters", "seconds"]
             heads += ["speed"] if s.timed else []
             lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
             for e in s.entries:

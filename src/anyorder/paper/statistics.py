@@ -85,7 +85,7 @@ class Claim:
     """A sentence with its numbers, and whether it holds: None where that is not for the numbers to say.
 
     Claims of the same ``table`` (its caption) are lines of it, ``cells`` their columns. ``short`` is what a summary
-    says of the whole experiment.
+    says of the whole experiment. A claim ``beside`` the experiment's own has a verdict and does not decide that.
     """
 
     text: str
@@ -93,6 +93,7 @@ class Claim:
     table: str = ""
     cells: Mapping[str, str] = field(default_factory=dict)
     short: str = ""
+    beside: bool = False
 
 
 def ahead(one: Sample, other: Sample, *, lower: bool = False) -> Verdict | None:
