@@ -12,6 +12,7 @@ from torch import nn
 import anyorder as ao
 from anyorder import known
 from anyorder.recurrence import tree_leaves
+from anyorder.set_model import Standardised
 
 BITS = torch.tensor([[0.0], [1.0]])
 
@@ -250,13 +251,57 @@ class Neighbours(nn.Module):
         return x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
 
 
-@pytest.mark.parametrize("encoder", [Places(), Neighbours()], ids=["place", "neighbours"])
+class Repeats(nn.Module):
+    """An encoder that replaces an element equal to the one before it."""
+
+    def forward(self, x):
+        before = nn.functional.pad(x, (0, 0, 1, 0), value=-1.0)[:, :-1]
+        return torch.where(x == before, torch.full_like(x, 9.0), x)
+
+
+class FirstPlaces(nn.Module):
+    """An encoder that forgets what stands beyond 12 places."""
+
+    def forward(self, x):
+        return x * (torch.arange(x.shape[1]) < 12)[None, :, None]
+
+
+@pytest.mark.parametrize("encoder", [Places(), Neighbours(), Repeats()], ids=["place", "neighbours", "repeats"])
 def test_an_encoder_that_looks_around_is_refused(encoder):
     """The sum ignores order, the encoder before it does not: the model's outputs differ."""
     model, letters = ao.RecurrentSetModel(1, 1, cell=known.sum(), encoder=encoder).eval(), torch.tensor([[1.0], [2.0]])
-    assert model(letters[None]).item() != model(letters.flip(0)[None]).item()
+    words = letters[[0, 0, 1]], letters[[0, 1, 0]]
+    assert model(words[0][None]).item() != model(words[1][None]).item()
     with pytest.raises(ao.InputError, match="must treat every element by itself"):
         ao.certify(model, letters, max_length=4)
+
+
+def test_an_own_encoder_is_sampled_and_never_certified_for_every_length():
+    model = ao.RecurrentSetModel(1, 1, cell=known.parity(), encoder=FirstPlaces())
+    proof = ao.certify(model, BITS, max_length=12)  # the places where it forgets are not among these
+    assert proof.invariant
+    assert proof.encoder_sampled
+    assert not proof.closed
+    assert "Certified up to length 12" in str(proof)
+    assert "tried on sample words, not proved" in str(proof)
+    with pytest.raises(ao.InputError, match="must treat every element by itself"):
+        ao.certify(model, BITS, max_length=13)
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+def test_an_encoder_of_layers_is_trusted_unless_hooks_change_it(standardised):
+    encoder = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    with torch.no_grad():
+        encoder[0].weight.fill_(1.0), encoder[0].bias.zero_()
+    options = {"cell": known.parity(), "encoder": encoder}
+    model = Standardised(1, 1, "recurrent", options) if standardised else ao.RecurrentSetModel(1, 1, **options)
+    proof = ao.certify(model, BITS)
+    assert proof.closed
+    assert not proof.encoder_sampled
+    encoder[0].register_forward_hook(lambda module, inputs, output: output)
+    proof = ao.certify(model, BITS)
+    assert proof.encoder_sampled
+    assert not proof.closed
 
 
 def test_each_letter_is_encoded_by_itself():
