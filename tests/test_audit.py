@@ -283,6 +283,19 @@ def test_the_worst_of_all_samples_is_reported():
     assert report.worst_gap == pytest.approx(abs(100 - x[17, -1, 0]))
 
 
+def test_a_sample_that_always_moves_crowds_out_no_other():
+    """The quiet set moves in one of its 720 orders, by far the most; the loud one a little in every order."""
+    x = np.array([[3.0, 1, 4, 0, 5, 2], [10, 11, 12, 13, 14, 15]])[:, :, None]
+
+    def predict(elements):
+        quiet, reverse = elements[:, :, 0].min(1) == 10, (np.diff(elements[:, :, 0]) < 0).all(1)
+        return np.where(quiet, 1e6 * reverse, 1e3 * elements[:, -1, 0])
+
+    report = ao.audit(predict, x, generator=rng(), search=1000)
+    assert report.worst_gap == 1e6
+    assert [case.sample for case in report.worst] == [1, 0]
+
+
 def test_state_gap_by_prefix_length():
     """A state that is the last element: after m elements the relative gap is (m − 1)/m."""
     keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 2))

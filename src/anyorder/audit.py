@@ -574,7 +574,9 @@ class _Totals:
         return (self.score / max(self.draws, 1) + self.fixed_score) / samples
 
     def keep_worst(self, rows: np.ndarray, gaps: np.ndarray, orders: np.ndarray) -> None:
-        for row in np.argsort(-gaps, kind="stable")[: 4 * self._keep]:
+        falling = np.argsort(-gaps, kind="stable")
+        best = np.sort(np.unique(rows[falling], return_index=True)[1])  # where each sample comes first
+        for row in falling[best[: self._keep]]:
             sample, gap = int(rows[row]), float(gaps[row])
             if sample not in self.candidates or gap > self.candidates[sample][0]:
                 self.candidates[sample] = (gap, orders[row].copy())
