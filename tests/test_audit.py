@@ -228,6 +228,10 @@ def test_bootstrap_of_a_mean_agrees_with_theory():
     assert (low, high) == pytest.approx((values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=error / 5)
 
 
+def test_values_too_large_to_square_have_no_interval():
+    assert bootstrap_interval(np.array([0.0, 1e300, 2e300]), np.random.default_rng(0)) is None
+
+
 def random_gru(seed, features=2):
     torch.manual_seed(seed)
     return ao.RecurrentSetModel(features, 3, hidden=12).eval()
@@ -310,6 +314,18 @@ def test_state_gap_by_prefix_length():
     model = ao.audit(random_gru(0), torch.randn(20, 6, 2), torch.tensor([6, 3] * 10), generator=rng())
     assert 0 < model.state_gap[6] < 2
     assert model.state_gap[6].samples == 10
+
+
+@pytest.mark.parametrize(("first", "prefixes"), [(3.0, {2, 3, 4}), (0.0, {3, 4})])
+def test_state_gap_of_sets_that_begin_alike(first, prefixes):
+    """After two elements all sets are in one state: what moves there is held against its rounding error."""
+    keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 1))
+    x = torch.randn(16, 4, 1, generator=rng())
+    x[:, :2] = torch.tensor([[7.0], [first]])
+    report = ao.audit(keep, x, generator=rng())
+    assert set(report.state_gap) == prefixes
+    assert 0 < max(report.state_gap.values()) < 1e16
+    json.dumps(report.to_dict(), allow_nan=False)
 
 
 def test_predict_gets_the_kind_of_array_it_was_given():

@@ -423,14 +423,16 @@ class _Audit:
                 mixed = prefix[torch.arange(len(prefix))[:, None], order]
                 for which, kept in ((prefix, given), (mixed, shuffled)):
                     with torch.no_grad():
-                        state = r.scan(which if encode is None else encode(which)).last
-                    kept.append(torch.cat([s.flatten(1).double().cpu() for s in tree_leaves(state)], 1).numpy())
+                        state = tree_leaves(r.scan(which if encode is None else encode(which)).last)
+                    kept.append(torch.cat([s.flatten(1).double().cpu() for s in state], 1).numpy())
             one, other = np.concatenate(given), np.concatenate(shuffled)
             between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different samples
+            eps = max(torch.finfo(s.dtype).eps if s.is_floating_point() else 0.0 for s in state)
+            between = max(between, eps**2 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
             moved = ((one - other) ** 2).sum(axis=1)
-            if between > 0 or moved.any():
-                gaps[m] = estimate(moved / max(between, np.finfo(float).tiny), self.rng)
-            else:
+            if between > 0:
+                gaps[m] = estimate(moved / between, self.rng)
+            elif not moved.any():
                 gaps[m] = estimate(moved, self.rng)
             self.clock.advance(1)
         return gaps

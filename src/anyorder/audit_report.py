@@ -51,7 +51,8 @@ class Report:
     swapping two elements d apart; ``by_position[p]``: of swapping the element at position p (from 0) with any
     other; ``by_size[n]``: of a random ordering of sets of n elements (with many sizes, of n and up to the next
     key); ``state_gap[m]`` (a recurrence): mean squared distance between the states after the first m elements in
-    the given and in a random order, over that between different samples. Each value of these is an
+    the given and in a random order, over that between different samples (at least the states' rounding error; where
+    all of them are the same zeros and order moves some, m is left out). Each value of these is an
     :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
     positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
     intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds.

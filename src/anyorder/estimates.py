@@ -46,12 +46,14 @@ def bootstrap_interval(
     """Bias-corrected and accelerated (BCa) bootstrap interval of the mean of ``values [N]``.
 
     Resampled means θ* are read at the levels Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), where z₀ = Φ⁻¹(P(θ* < θ)) corrects
-    the bias and a = skewness/(6√N) the skew. Constant values have an interval of no width, one value has none.
+    the bias and a = skewness/(6√N) the skew. Constant values have an interval of no width; one value has none, nor
+    have values too large to square.
     """
     count, mean = len(values), float(values.mean())
     centred = values - mean
-    deviation = float(np.sqrt((centred**2).mean()))
-    if count < 2:
+    with np.errstate(over="ignore"):
+        deviation = float(np.sqrt((centred**2).mean()))
+    if count < 2 or not np.isfinite(deviation):
         return None
     if deviation <= 1e-12 * abs(mean):
         return mean, mean
