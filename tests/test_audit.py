@@ -350,6 +350,17 @@ def test_predict_gets_the_kind_of_array_it_was_given():
     ]
 
 
+def test_a_module_gets_tensors_whatever_was_given():
+    class MaskedSum(nn.Module):
+        def forward(self, elements, lengths):
+            inside = torch.arange(elements.shape[1]) < lengths.unsqueeze(1)
+            return (elements * inside[:, :, None]).sum(1)
+
+    x = np.random.default_rng(0).standard_normal((3, 4, 1))
+    for sets in ((x, [4, 2, 3]), ([x[0], x[1, :2], x[2, :3]],)):
+        assert ao.audit(MaskedSum(), *sets, generator=rng()).worst_gap < 1e-9
+
+
 def test_a_function_of_elements_alone_gets_sets_of_one_size_or_a_list():
     sizes = set()
 

@@ -107,12 +107,12 @@ class Predictor:
     def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
         """The call, and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or "list"."""
         if isinstance(predict, Recurrence):
-            return lambda x, n: _flat_state(predict.scan(_tensor_for(predict, x), n).last), "padded"
+            return lambda x, n: _flat_state(predict.scan(*_tensors_for(predict, x, n)).last), "padded"
         if isinstance(predict, nn.Module):
             takes_lengths = _takes_lengths(predict.forward)
             if takes_lengths:
-                return lambda x, n: predict(_tensor_for(predict, x), n), "padded"
-            return lambda x: predict(_tensor_for(predict, x)), "exact"
+                return lambda x, n: predict(*_tensors_for(predict, x, n)), "padded"
+            return lambda x: predict(_tensors_for(predict, x)[0]), "exact"
         if hasattr(predict, "predict_proba"):
             return predict.predict_proba, "list"
         if hasattr(predict, "predict"):
@@ -255,15 +255,13 @@ def _takes_lengths(function: Callable[..., Any]) -> bool:
     return len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
 
-def _tensor_for(module: nn.Module, elements: Any) -> Tensor:
-    """``elements`` as the module's parameters want them, when they came as numpy."""
-    if isinstance(elements, Tensor):
-        return elements
-    tensor = torch.from_numpy(elements)
+def _tensors_for(module: nn.Module, elements: Any, lengths: Any = None) -> tuple[Tensor, Tensor | None]:
+    """``elements`` as the module's parameters want them, when they came as numpy, and ``lengths`` beside them."""
+    tensor = torch.as_tensor(elements)
     parameter = next(module.parameters(), None)
-    if parameter is None or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(parameter.device, parameter.dtype)
+    if not isinstance(elements, Tensor) and parameter is not None and tensor.is_floating_point():
+        tensor = tensor.to(parameter.device, parameter.dtype)
+    return tensor, None if lengths is None else torch.as_tensor(lengths, device=tensor.device)
 
 
 def _flat_state(state: Any) -> Tensor:
