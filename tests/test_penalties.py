@@ -337,6 +337,27 @@ def test_half_precision_and_cells_of_a_module(law: str, generator) -> None:
     assert EVERY[law](nn.LSTMCell(2, 4), torch.randn(3, 5, 2), generator=generator) > 0
 
 
+@pytest.mark.parametrize("law", EVERY)
+def test_whole_numbers_and_bools_in_a_state_count_as_numbers(law: str) -> None:
+    """Digits and whether the first of two was larger: the same as of a state of float64."""
+
+    def step(element, state):
+        return {"digits": 3 * state["digits"] + element, "fell": state["digits"] > element}
+
+    def value(elements, start):
+        def typed(element, state):
+            return {key: leaf.to(start[key].dtype) for key, leaf in step(element, state).items()}
+
+        r = ao.recurrence(typed, start=start)
+        generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+        return [f(r, elements, generator=g) for f, g in zip((EVERY[law], ao.order_gap), generators, strict=True)]
+
+    elements = torch.randint(3, (4, 5, 1))
+    whole = value(elements, {"digits": torch.zeros(1, 1, dtype=torch.int64), "fell": torch.zeros(1, 1).bool()})
+    assert whole == value(elements.double(), dict.fromkeys(("digits", "fell"), torch.zeros(1, 1).double()))
+    assert min(whole) > 0
+
+
 def test_functional_call_and_grad_work() -> None:
     r, elements = ao.recurrence(nn.GRU(2, 4)), torch.randn(3, 5, 2)
 

@@ -61,7 +61,8 @@ class Readout(nn.Module):
     """ρ of a state: choose what to read, drop out, map to the outputs.
 
     With ``layers`` given (torch's cells) it reads h of the top layer; with None (an own recurrence) every tensor
-    of the state, flattened and side by side, or the state as it is if ρ is an own module.
+    of the state, flattened and side by side, or the state as it is if ρ is an own module (its whole numbers and
+    bools are then not dropped).
     """
 
     def __init__(self, head: nn.Module, dropout: float, layers: int | None, own_head: bool) -> None:
@@ -74,8 +75,11 @@ class Readout(nn.Module):
             hidden = state[0] if isinstance(state, tuple) else state
             return self.head(self.dropout(hidden if self.layers == 1 else hidden[..., -1, :]))
         if self.own_head:
-            return self.head(tree_map(self.dropout, state))
+            return self.head(tree_map(self._drop, state))
         return self.head(self.dropout(torch.cat([leaf.flatten(1) for leaf in tree_leaves(state)], dim=1)))
+
+    def _drop(self, leaf: Tensor) -> Tensor:
+        return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
 
 
 class RecurrentSetModel(SetModel):

@@ -340,7 +340,9 @@ def _halves(state: State) -> tuple[State, State]:
 
 
 def _exact(leaf: Tensor) -> Tensor:
-    """Half precision is too coarse for a difference of near-equal states to be squared and summed in."""
+    """Half precision is too coarse to square and sum a small difference in; whole numbers and bools have no mean."""
+    if not (leaf.is_floating_point() or leaf.is_complex()):
+        return leaf.double()
     return leaf.float() if leaf.dtype in (torch.float16, torch.bfloat16) else leaf
 
 
