@@ -57,10 +57,11 @@ def test_pad_refuses_what_is_not_a_list_of_sets(arrays, error, match) -> None:
         ao.pad(arrays)
 
 
-def test_a_batch_vector_in_any_order_gives_the_same_sets() -> None:
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_batch_vector_in_any_order_gives_the_same_sets(dtype) -> None:
     x = torch.randn(7, 3, requires_grad=True)
     batch = torch.tensor([2, 0, 2, 2, 0, 3, 2])
-    elements, lengths = ao.pad_from_batch(x, batch, batch_size=5)
+    elements, lengths = ao.pad_from_batch(x, batch.to(dtype), batch_size=5)
     assert lengths.tolist() == [2, 0, 4, 1, 0]
     for b in range(5):
         assert torch.equal(elements[b, : lengths[b]], x[batch == b])

@@ -114,6 +114,12 @@ def test_at_takes_one_or_several_counts_a_sample() -> None:
         torch.testing.assert_close(got, last)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_at_takes_whole_numbers_of_any_width(dtype: torch.dtype) -> None:
+    t = ao.known.sum().scan(torch.ones(200, 3, 1))
+    assert (t.at(torch.full((200,), 2, dtype=dtype)) == 2).all()
+
+
 def test_scanning_in_two_parts_is_scanning_once() -> None:
     r = make("lstm-2-layers")
     elements = torch.randn(3, 9, 2, dtype=torch.float64)

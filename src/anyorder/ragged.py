@@ -85,6 +85,7 @@ def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> t
             f"batch must hold one whole number a row of x, shape [{x.shape[0]}]; "
             f"got {batch.dtype} of shape {list(batch.shape)}"
         )
+    batch = batch.long()
     if batch.numel() and int(batch.min()) < 0:
         raise InputError(f"batch must not be negative; got {int(batch.min())}")
     needed = int(batch.max()) + 1 if batch.numel() else 0

@@ -91,6 +91,7 @@ class Trajectory:
             raise InputTypeError(f"index must be whole numbers; got dtype {index.dtype}")
         if index.dim() not in (1, 2) or index.shape[0] != batch:
             raise InputError(f"index must have shape [{batch}] or [{batch}, P]; got {list(index.shape)}")
+        index = index.long()
         if index.numel() and not torch.compiler.is_compiling():
             low, high = int(index.min()), int(index.max())
             if low < 0 or high > longest:
