@@ -698,6 +698,31 @@ def test_compare_uses_the_same_orderings_and_marks_the_choices():
     json.dumps(comparison.to_dict(), allow_nan=False)
 
 
+def rises(elements):
+    """The sum, and 100 more in the one order that rises."""
+    return elements.sum(1) + 100.0 * (np.diff(elements, axis=1) > 0).all(1)
+
+
+def test_compare_says_what_its_reports_say():
+    noise = np.random.default_rng(0)
+    models = {"rises": rises, "noise": lambda elements: noise.standard_normal(len(elements))}
+    x = np.arange(12.0).reshape(2, 6, 1)[:, ::-1]
+    with_search = ao.compare({"rises": rises}, x, generator=rng(), permutations=1, search=1000)
+    assert with_search["rises"].relative_gap == 0.0
+    assert str(with_search) == "rises depends on order least (relative gap 0, largest difference 100)."
+    both = ao.compare({"sum": total, **models}, x, labels=x.sum(1), generator=rng(), permutations=1, search=1000)
+    assert str(both) == ("sum ignores order and has the best RMSE (0). Random, so that the gap is partly noise: noise.")
+    random = ao.compare({"noise": models["noise"]}, x, generator=rng())
+    assert str(random) == ("The effect of order cannot be told apart. Random, so that the gap is partly noise: noise.")
+    single = ao.compare({"sum": total}, np.ones((3, 1, 1)), labels=np.ones(3), generator=rng())
+    assert str(single) == "No set has two elements, so there is nothing to reorder; sum has the best RMSE (0)."
+
+
+def test_the_metric_is_that_of_the_task_with_and_without_labels():
+    comparison = ao.compare({"sum": total}, np.zeros((3, 4, 2)), generator=rng())
+    assert [row["metric"] for row in comparison.table()] == ["accuracy"]
+
+
 def test_compare_refusals():
     with pytest.raises(ao.InputTypeError, match="models must be a dict"):
         ao.compare([last], np.zeros((3, 4, 1)))

@@ -155,7 +155,7 @@ class Comparison:
         """
         rows = []
         for name, report in self.reports.items():
-            classifies = report.accuracy is not None
+            classifies = report.task == "classification"
             rows.append(
                 {
                     "model": name,
@@ -174,27 +174,33 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = self.table()
-        steady = min(rows, key=lambda row: row["relative_gap"])
-        gap = steady["relative_gap"]
-        if not np.isfinite(gap):
-            return "Different sets get the same output, so there is nothing to compare the effect of order with."
-        text = (
-            f"{steady['model']} ignores order"
-            if gap <= ROUNDING
-            else (f"{steady['model']} depends on order least (relative gap {short(gap)})")
-        )
+        steady, text = self._steadiest(rows)
         scored = [row for row in rows if row["score"] is not None]
-        if not scored:
-            return f"{text}."
-        best = _best(scored)
-        score = percent(best["score"]) if best["metric"] == "accuracy" else short(best["score"])
-        name = "accuracy" if best["metric"] == "accuracy" else "RMSE"
-        if best is steady:
-            return f"{text} and has the best {name} ({score})."
-        return (
-            f"{text}; {best['model']} has the best {name} ({score}) "
-            f"with a relative gap of {short(best['relative_gap'])}."
-        )
+        if scored:
+            best = _best(scored)
+            score = percent(best["score"]) if best["metric"] == "accuracy" else short(best["score"])
+            named = f"has the best {'accuracy' if best['metric'] == 'accuracy' else 'RMSE'} ({score})"
+            beside = "" if steady is None else f" with a relative gap of {short(best['relative_gap'])}"
+            text += f" and {named}" if best is steady else f"; {best['model']} {named}{beside}"
+        random = [name for name, report in self.reports.items() if report.random]
+        return f"{text}." + (f" Random, so that the gap is partly noise: {', '.join(random)}." if random else "")
+
+    def _steadiest(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+        """The row of the model that depends on order least, None where that cannot be told, and a clause about it."""
+        if not any((report.sizes >= 2).any() for report in self.reports.values()):
+            return None, "No set has two elements, so there is nothing to reorder"
+        told = [row for row in rows if not self.reports[row["model"]].random]
+        if not told:
+            return None, "The effect of order cannot be told apart"
+        ignoring = [row for row in told if self.reports[row["model"]].verdict().tone == "good"]
+        steady = min(ignoring or told, key=lambda row: row["relative_gap"])
+        gap = steady["relative_gap"]
+        if ignoring:
+            return steady, f"{steady['model']} ignores order"
+        if not np.isfinite(gap):
+            return None, "Different sets get the same output, so there is nothing to compare the effect of order with"
+        rarely = f", largest difference {short(steady['worst_gap'])}" if gap <= ROUNDING else ""
+        return steady, f"{steady['model']} depends on order least (relative gap {short(gap)}{rarely})"
 
     def to_dict(self) -> dict[str, Any]:
         """The table and every report, ready for JSON."""
