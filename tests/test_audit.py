@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import re
 import time
 import tracemalloc
 from itertools import permutations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -501,6 +503,23 @@ def test_time_budget_is_kept_and_told():
     hurried = ao.audit(slow, torch.randn(20, 5, 1), seconds=1e-9, generator=rng())
     assert hurried.permutations >= 1
     assert hurried.worst_gap > 0
+
+
+def test_a_curve_that_was_cut_is_told_of(monkeypatch):
+    """Every question takes a second of a clock of its own: both curves end with some points measured."""
+    monkeypatch.setattr(importlib.import_module("anyorder.audit"), "time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = [0]
+
+    def slow(elements):
+        now[0] += 1
+        return elements[:, -1]
+
+    for seconds, cut in ((16, True), (1000, False)):
+        report = ao.audit(slow, torch.randn(10, 6, 1), permutations=4, seconds=seconds, search=0, generator=rng())
+        assert report.by_distance
+        assert report.by_position
+        for kind in ("distance", "position"):
+            assert (f"The time budget cut the swaps by {kind} short." in report.notes) == cut
 
 
 def test_memory_follows_neither_permutations_nor_samples():

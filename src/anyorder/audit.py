@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -354,26 +355,24 @@ class _Audit:
         count = np.zeros_like(total)
         draws = min(_CURVE_DRAWS, self.settings.permutations)
         self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > p).sum()) for p in points))
-        for _ in range(draws):
-            for at, point in enumerate(points):
-                eligible = np.flatnonzero(sizes > point)
-                if self.clock.past(share):
-                    break
-                n = sizes[eligible]
-                if kind == "distance":
-                    i = (self.rng.random(len(n)) * (n - point)).astype(np.int64)
-                    j = i + point
-                else:
-                    i = np.full(len(n), point)
-                    j = (self.rng.random(len(n)) * (n - 1)).astype(np.int64)
-                    j += j >= i
-                orders = np.tile(np.arange(self.sets.longest), (len(n), 1))
-                rows = np.arange(len(n))
-                orders[rows, i], orders[rows, j] = j, i
-                total[at, eligible] += self._gaps(samples[eligible], orders)
-                count[at, eligible] += 1
-        if not count.all(axis=1).any() and self.clock.past(share):
-            self.notes.append(f"The time budget cut the swaps by {kind} short.")
+        for _, (at, point) in product(range(draws), enumerate(points)):
+            if self.clock.past(share):
+                self.notes.append(f"The time budget cut the swaps by {kind} short.")
+                break
+            eligible = np.flatnonzero(sizes > point)
+            n = sizes[eligible]
+            if kind == "distance":
+                i = (self.rng.random(len(n)) * (n - point)).astype(np.int64)
+                j = i + point
+            else:
+                i = np.full(len(n), point)
+                j = (self.rng.random(len(n)) * (n - 1)).astype(np.int64)
+                j += j >= i
+            orders = np.tile(np.arange(self.sets.longest), (len(n), 1))
+            rows = np.arange(len(n))
+            orders[rows, i], orders[rows, j] = j, i
+            total[at, eligible] += self._gaps(samples[eligible], orders)
+            count[at, eligible] += 1
         return {
             point: estimate(total[at, count[at] > 0] / count[at, count[at] > 0], self.rng)
             for at, point in enumerate(points)
