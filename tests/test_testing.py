@@ -121,6 +121,15 @@ def test_chunks(kind, ragged):
     assert_chunking_invariant(known.sum(), ragged[0][:, :, :1])
 
 
+def test_chunks_of_sets_whose_padding_holds_anything():
+    lengths = torch.tensor([5, 2, 0])
+    padding = (torch.arange(5) >= lengths[:, None])[:, :, None]
+    elements, whole = torch.randn(3, 5, 2), torch.randint(9, (3, 5, 1))
+    assert_chunking_invariant(ao.RecurrentSetModel(2, 3), elements.masked_fill(padding, float("nan")), lengths)
+    embedded = ao.RecurrentSetModel(1, 3, embedding=(9, 4, "learned"))
+    assert_chunking_invariant(embedded, whole.masked_fill(padding, -1), lengths)
+
+
 def test_chunk_failure_shows_both_outputs(ragged):
     class Forgetful(type(known.sum())):
         """Starts anew with every scan."""
