@@ -518,6 +518,9 @@ class _Audit:
             if values.dtype.kind not in "biuf":
                 raise InputTypeError(f"labels of a regression must be numbers; got dtype {values.dtype}")
             values = values.reshape(len(values), -1).astype(np.float64)
+            if not np.isfinite(values).all():
+                at = int((~np.isfinite(values)).any(axis=1).argmax())
+                raise InputError(f"labels must be finite; that of sample {at} is NaN or an infinite value")
             if values.shape[1] != self.given.shape[1]:
                 raise InputError(
                     f"labels must have as many columns as predict returns, {self.given.shape[1]}; got {values.shape[1]}"

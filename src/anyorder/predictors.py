@@ -55,6 +55,8 @@ class Sets:
             if lengths is not None:
                 raise InputError("lengths must be None when elements is a list of arrays: each has its own")
             padded, sizes = pad(elements)
+            if 0 in padded.shape:
+                raise InputError(f"elements must hold at least one set with elements; got {len(sizes)} empty sets")
             kind = padded if isinstance(elements[0], Tensor) else padded.numpy()
             return cls(kind, sizes.cpu().numpy(), True, True)
         if not isinstance(elements, (Tensor, np.ndarray)):
