@@ -280,6 +280,28 @@ def test_a_start_that_is_called_is_given_the_batch_size() -> None:
     assert r.scan(torch.ones(3, 4, 1)).last.tolist() == [[6.0]] * 3
 
 
+class Starter(nn.Module):
+    """A learned start, called as a module or through its method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(1, 4))
+        self.inner = ao.recurrence(nn.GRUCell(2, 4), start=self.begin)
+
+    def begin(self, batch: int) -> torch.Tensor:
+        return self.first.expand(batch, -1)
+
+    forward = begin
+
+
+def test_a_start_that_is_a_module_is_owned_and_a_modules_method_makes_no_circle() -> None:
+    starter = Starter()
+    owning = ao.recurrence(lambda element, state: state + element.sum(), start=starter)
+    assert any(p is starter.first for p in owning.parameters())
+    assert set(starter.eval().double().state_dict()) == {"first", *(f"inner.{k}" for k in starter.inner.state_dict())}
+    assert starter.inner.scan(torch.ones(3, 4, 2).double()).last.shape == (3, 4)
+
+
 def test_states_are_joined_only_when_asked_for() -> None:
     t = make("own-dict").scan(torch.randn(3, 5, 2, dtype=torch.float64))
     kept = t._select.__self__

@@ -644,9 +644,11 @@ class _LSTMRows(_Kept):
 def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     """A recurrence from torch's nn.RNN/GRU/LSTM, their cells, or any ``step(element, state) -> state``.
 
-    ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size). torch's own
-    modules start at zeros by default; an own step needs it. A module, or one behind a bound method, is owned, and its
-    dropout is off in ``step``; the modules a function calls are the caller's own affair. A cell with hooks or a
+    ``start``: a state of batch 1 (parameters are learned with the rest) or a callable(batch_size), which is owned if
+    it is a module; the parameters any other calls upon are the caller's to train, those behind a bound method too,
+    which is often of the very module that holds the recurrence. torch's own modules start at zeros by default; an own
+    step needs it. A wrapped module, or one behind a step that is a bound method, is owned, and its dropout is off in
+    ``step``; the modules a function calls are the caller's own affair. A cell with hooks or a
     ``forward`` of its own is run step by step, as an own step is; a sequence module with such is refused.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
