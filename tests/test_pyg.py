@@ -110,6 +110,17 @@ def test_there_is_nothing_to_penalise_without_a_forward_in_training():
         penalty_of(nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("penalty", [ao.SIRE(), ao.SIRE(partners="batch"), ao.SUB(relative=True)])
+def test_the_penalty_of_no_sets_is_zero_with_a_gradient(penalty):
+    aggregation = SireAggregation(3, 4, penalty=penalty)
+    out = aggregation(torch.randn(0, 3), torch.zeros(0, dtype=torch.int64), dim_size=0)
+    assert out.shape == (0, 4)
+    value = penalty_of(aggregation)
+    assert value == 0
+    (out.sum() + value).backward()
+    assert all((p.grad == 0).all() for p in aggregation.parameters())
+
+
 def test_a_layer_can_be_copied_and_saved_after_a_forward_in_training(tmp_path):
     aggregation = SireAggregation(3, 4)
     x = torch.randn(4, 3)
