@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import anyorder as ao
-from anyorder.recurrence import Recurrence, State, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence
+from anyorder.trajectory import State, tree_leaves, tree_map
 
 
 class WeightedCount(nn.Module):

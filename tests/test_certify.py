@@ -11,8 +11,8 @@ from torch import nn
 
 import anyorder as ao
 from anyorder import known
-from anyorder.recurrence import tree_leaves
 from anyorder.set_model import Standardised
+from anyorder.trajectory import tree_leaves
 
 BITS = torch.tensor([[0.0], [1.0]])
 

@@ -12,7 +12,7 @@ from torch import nn
 import anyorder as ao
 from anyorder import InputError, export
 from anyorder.export import export_onnx
-from anyorder.recurrence import tree_leaves
+from anyorder.trajectory import tree_leaves
 
 FORMS = {
     "gru": lambda: ao.RecurrentSetModel(3, 2, hidden=8, dropout=0.5),

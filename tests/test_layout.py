@@ -65,6 +65,7 @@ ROOMS = [
     "penalties",
     "known",
     "recurrence",
+    "trajectory",
     "gru",
     "orderings",
     "ragged",

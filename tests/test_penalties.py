@@ -8,7 +8,7 @@ from torch import nn
 import anyorder as ao
 from anyorder import known
 from anyorder.penalties import penalty_from_config
-from anyorder.recurrence import tree_leaves
+from anyorder.trajectory import tree_leaves
 from problems import (
     RECURRENCES,
     end,

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.recurrence import NativeRecurrence, _Layout, tree_leaves, tree_map
+from anyorder.recurrence import NativeRecurrence
+from anyorder.trajectory import Layout, tree_leaves, tree_map
 from problems import RECURRENCES, end, make
 
 LENGTHS = torch.tensor([3, 6, 0, 1, 5])
@@ -76,7 +77,7 @@ def test_the_packed_kernel_and_the_segments_agree(name: str) -> None:
     """CUDA takes the packed kernel; both run on a CPU, and must give the same."""
     r = make(name)
     elements, _ = ragged_batch()
-    layout = _Layout(elements, LENGTHS)
+    layout = Layout(elements, LENGTHS)
     rows = layout.pack(elements)
     start = layout.sort(r._of_layer(r.start(5), 0))
     ways = [run(rows, layout, tree_leaves(start), r._weights(0)) for run in (r._run_packed, r._run_segments)]

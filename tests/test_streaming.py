@@ -17,8 +17,8 @@ from torch import nn
 import anyorder as ao
 from anyorder import InputError, InputTypeError
 from anyorder.models import MODELS
-from anyorder.recurrence import tree_leaves
 from anyorder.storage import tensors_from_bytes, tensors_to_bytes
+from anyorder.trajectory import tree_leaves
 
 D = 3
 

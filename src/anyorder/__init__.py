@@ -20,7 +20,8 @@ __version__ = "0.1.0"
 _ROOMS = {
     "_checks": ["InputError", "InputTypeError", "finite_checks"],
     "ragged": ["pad", "pad_from_batch"],
-    "recurrence": ["Recurrence", "Trajectory", "recurrence"],
+    "trajectory": ["Trajectory"],
+    "recurrence": ["Recurrence", "recurrence"],
     "penalties": ["SIRE", "SUB", "InvarianceBudget", "Permutation", "order_gap"],
     "models": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
     "pyg": ["SireAggregation"],

@@ -25,7 +25,8 @@ from anyorder.estimates import Estimate, bootstrap_interval, estimate, rate_inte
 from anyorder.ordering_search import search_orderings
 from anyorder.orderings import random_orderings
 from anyorder.predictors import Predictor, Sets, evaluating
-from anyorder.recurrence import Recurrence, tree_leaves
+from anyorder.recurrence import Recurrence
+from anyorder.trajectory import tree_leaves
 
 _CURVE_SAMPLES = 256  # samples whose swaps are measured
 _CURVE_DRAWS = 4

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from anyorder._checks import InputError, InputTypeError, real_number, whole_number
 from anyorder.models import DeepSets, JanossyPooling, RecurrentSetModel
 from anyorder.predictors import evaluating
-from anyorder.recurrence import State, tree_leaves, tree_map
 from anyorder.set_model import ACTIVATIONS, Standardised
+from anyorder.trajectory import State, tree_leaves, tree_map
 
 _ROWS = 4096  # states stepped at once
 _MULTISETS = 1_000_000

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import anyorder
 from anyorder._checks import InputError
 from anyorder._files import write_atomically
-from anyorder.recurrence import Recurrence, State, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence
 from anyorder.streaming import streaming_recurrence
+from anyorder.trajectory import State, tree_leaves, tree_map
 
 TOLERANCE = 1e-4  # of values of order 1, after CHECKED_STEPS steps in float32
 CHECKED_STEPS = 20

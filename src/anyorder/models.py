@@ -26,7 +26,7 @@ from anyorder._checks import (
 from anyorder.attention import SetTransformer
 from anyorder.known import TwoLayerReLUCell
 from anyorder.orderings import random_orderings, reorder
-from anyorder.recurrence import Recurrence, State, Trajectory, recurrence, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence, recurrence
 from anyorder.set_model import (
     ACTIVATIONS,
     COMBINE,
@@ -41,6 +41,7 @@ from anyorder.set_model import (
     pool,
     probability,
 )
+from anyorder.trajectory import State, Trajectory, tree_leaves, tree_map
 
 __all__ = [
     "MODELS",

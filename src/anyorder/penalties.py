@@ -28,7 +28,8 @@ from anyorder._checks import (
     whole_number,
 )
 from anyorder.orderings import random_below, random_orderings, random_partners, reorder
-from anyorder.recurrence import Recurrence, State, Trajectory, recurrence, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence, recurrence
+from anyorder.trajectory import State, Trajectory, tree_leaves, tree_map
 
 
 class _Penalty:

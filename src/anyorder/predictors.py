@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from anyorder._checks import InputError, InputTypeError, checked_lengths
 from anyorder.ragged import pad
-from anyorder.recurrence import Recurrence, tree_leaves
+from anyorder.recurrence import Recurrence
+from anyorder.trajectory import tree_leaves
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from anyorder._checks import InputError, InputTypeError, whole_number
 from anyorder.models import RecurrentSetModel, SetModel
 from anyorder.penalties import SIRE, SUB, Permutation
 from anyorder.ragged import pad_from_batch
-from anyorder.recurrence import Recurrence, Trajectory, tree_leaves
+from anyorder.recurrence import Recurrence
+from anyorder.trajectory import Trajectory, tree_leaves
 
 Penalty = SIRE | SUB
 

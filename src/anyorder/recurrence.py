@@ -22,161 +22,12 @@ from torch import Tensor, nn
 
 from anyorder import gru
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
+from anyorder.trajectory import Layout, LSTMRows, Rows, State, Trajectory, form, shapes, spell, tree_leaves, tree_map
 
 _SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
 _CELLS = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 
-State = Any  # a tensor, or a nested tuple, list or dict of tensors
 Step = Callable[[Tensor, State], State]
-
-
-def tree_map(function: Callable[..., Any], tree: State, *others: State) -> State:
-    """Apply ``function`` to each tensor of ``tree`` and its mates in ``others``; the nesting is kept.
-
-    >>> tree_map(torch.add, (torch.ones(1), torch.zeros(1)), (torch.ones(1), torch.ones(1)))
-    (tensor([2.]), tensor([1.]))
-    """
-    if isinstance(tree, dict):
-        return {key: tree_map(function, tree[key], *(o[key] for o in others)) for key in tree}
-    if isinstance(tree, (tuple, list)):
-        parts = [tree_map(function, *mates) for mates in zip(tree, *others, strict=True)]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return function(tree, *others)
-
-
-def tree_leaves(tree: State) -> list[Tensor]:
-    """The tensors of a state, in a fixed order."""
-    leaves: list[Tensor] = []
-    tree_map(leaves.append, tree)
-    return leaves
-
-
-class Trajectory:
-    """The states a scan passed through, kept as the scan left them and gathered when asked for.
-
-    ``last``: the state after each sample's own last element. ``at(index)``: states after that many elements.
-    ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
-    sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
-    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping; ``continued``
-    that it went on from a given state, not from the recurrence's start.
-    """
-
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        elements: Tensor,
-        lengths: Tensor | None,
-        start: State,
-        last: State,
-        select: Callable[[Tensor], State] | None,
-        layout: _Layout,
-        dropped: bool,
-        continued: bool,
-    ) -> None:
-        self.recurrence = recurrence
-        self.elements = elements
-        self.lengths = lengths
-        self.last = last
-        self.dropped = dropped
-        self.continued = continued
-        self._start = start
-        self._select = select
-        self._layout = layout
-
-    def at(self, index: Tensor) -> State:
-        """States after ``index`` elements: ``[B]`` or ``[B, P]`` whole numbers give ``[B, …]`` or ``[B, P, …]``."""
-        batch, longest = self.elements.shape[:2]
-        index = torch.as_tensor(index, device=self.elements.device)
-        if index.is_floating_point() or index.dtype == torch.bool:
-            raise InputTypeError(f"index must be whole numbers; got dtype {index.dtype}")
-        if index.dim() not in (1, 2) or index.shape[0] != batch:
-            raise InputError(f"index must have shape [{batch}] or [{batch}, P]; got {list(index.shape)}")
-        index = index.long()
-        if index.numel() and not torch.compiler.is_compiling():
-            low, high = int(index.min()), int(index.max())
-            if low < 0 or high > longest:
-                raise InputError(f"index must be from 0 to T = {longest}; got {low if low < 0 else high}")
-        sample = torch.arange(batch, device=index.device)
-        if index.dim() == 2:
-            sample = sample.repeat_interleave(index.shape[1])
-        rows = self.rows(sample, index.reshape(-1))
-        return tree_map(lambda leaf: leaf.reshape(index.shape + leaf.shape[1:]), rows)
-
-    @property
-    def states(self) -> State:
-        batch, longest = self.elements.shape[:2]
-        every = torch.arange(longest + 1, device=self.elements.device)
-        return self.at(every.expand(batch, longest + 1))
-
-    def starts(self, sample: Tensor) -> State:
-        """The states in which the scan of ``sample [R]`` began, as a state of batch R."""
-        return tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
-
-    def rows(self, sample: Tensor, count: Tensor) -> State:
-        """States of ``sample [R]`` after ``count [R]`` elements, as a state of batch R (no checks)."""
-        start = self.starts(sample)
-        if self._select is None:
-            return start
-        if self.lengths is not None:
-            count = torch.minimum(count, self.lengths[sample])
-        states = self._select(self._layout.row(sample, count))
-        before_any = count == 0
-
-        def choose(first: Tensor, later: Tensor) -> Tensor:
-            return torch.where(before_any.reshape(-1, *[1] * (later.dim() - 1)), first.to(later.dtype), later)
-
-        return tree_map(choose, start, states)
-
-
-class _Layout:
-    """Where a state is kept: time-major rows, the samples of each step sorted by length, ended ones left out."""
-
-    def __init__(self, elements: Tensor, lengths: Tensor | None) -> None:
-        self.batch, self.longest = elements.shape[:2]
-        self.device = elements.device
-        self.ragged = lengths is not None and bool((lengths < self.longest).any())
-        if lengths is None or not self.ragged:
-            self.sizes = [self.batch] * self.longest
-            return
-        ordered, self.order = lengths.sort(descending=True, stable=True)
-        self.rank = torch.empty_like(self.order)
-        self.rank[self.order] = torch.arange(self.batch, device=self.device)
-        ended_by = torch.bincount(ordered, minlength=self.longest + 1).cumsum(0)[:-1]
-        running = self.batch - ended_by  # samples with more than t elements, t = 0 … T − 1
-        self.offset = running.cumsum(0) - running
-        self.sizes = [size for size in running.tolist() if size > 0]
-
-    def row(self, sample: Tensor, count: Tensor) -> Tensor:
-        step = (count - 1).clamp(min=0)
-        if not self.ragged:
-            return step * self.batch + sample
-        return self.offset[step] + self.rank[sample] * (count > 0)
-
-    def pack(self, elements: Tensor) -> Tensor:
-        """``elements [B, T, D]`` as time-major rows ``[sum of lengths, D]``; padding is left behind."""
-        if not self.ragged:
-            return elements.transpose(0, 1).reshape(-1, elements.shape[2])
-        sizes = torch.tensor(self.sizes, device=self.device)
-        taken = torch.arange(self.batch, device=self.device) < sizes[:, None]  # [longest in the batch, B]
-        time, place = taken.nonzero(as_tuple=True)
-        return elements[self.order[place], time]
-
-    def previous(self, first: Tensor, rows: Tensor) -> Tensor:
-        """The row before each row: ``first [B, …]`` before the first step, then ``rows`` of the step before."""
-        if not self.ragged:
-            return torch.cat([first, rows[: -self.batch]])
-        start = self.offset[: len(self.sizes)].tolist()
-        before = [
-            torch.arange(size, device=self.device) + begin for size, begin in zip(self.sizes[1:], start, strict=False)
-        ]
-        first = first[self.order[: self.sizes[0]]]
-        return torch.cat([first, rows.index_select(0, torch.cat(before))]) if before else first
-
-    def sort(self, state: State) -> State:
-        return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
-
-    def unsort(self, state: State) -> State:
-        return tree_map(lambda leaf: leaf[self.rank], state) if self.ragged else state
 
 
 class Recurrence(nn.Module):
@@ -260,7 +111,7 @@ class Recurrence(nn.Module):
     ) -> Trajectory:
         """:meth:`scan` for input that has been checked; ``dropout=False`` turns the module's own off."""
         start = self.start(elements.shape[0]) if state is None else state
-        layout = _Layout(elements, lengths)
+        layout = Layout(elements, lengths)
         if not layout.sizes:
             return Trajectory(self, elements, lengths, start, start, None, layout, False, state is not None)
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
@@ -272,9 +123,9 @@ class Recurrence(nn.Module):
                 got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
                 raise InputError(f"{name} must be a state of batch {batch}, tensors [{batch}, …]; got {got}")
         like = self._like(batch)
-        if like is not None and _shapes(like) != _shapes(state):
+        if like is not None and shapes(like) != shapes(state):
             raise InputError(
-                f"{name} must be a state of this recurrence, {_spell(_form(like))}; got {_spell(_form(state))}"
+                f"{name} must be a state of this recurrence, {spell(form(like))}; got {spell(form(state))}"
             )
 
     # What each kind of recurrence fills in.
@@ -289,7 +140,7 @@ class Recurrence(nn.Module):
         pass
 
     def _run(
-        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         """Scan packed ``rows``: (last state, a function from row numbers to states, was dropout applied)."""
         raise TypeError(f"{type(self).__name__} must define _run")
@@ -344,7 +195,7 @@ class StepRecurrence(Recurrence):
                 module.training = True
 
     def _run(
-        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         dropout = dropout and any(m.training for m in self._may_drop)
         step = self._checked if dropout else self.step
@@ -366,7 +217,7 @@ class StepRecurrence(Recurrence):
             dropped = dropout and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self._may_drop)
         else:
             dropped = not torch.equal(randomness, _randomness(rows.device))  # type: ignore[arg-type]
-        return layout.unsort(last), _Rows(steps).select, dropped
+        return layout.unsort(last), Rows(steps).select, dropped
 
 
 def _may_drop(module: nn.Module) -> bool:
@@ -381,45 +232,6 @@ def _randomness(device: torch.device) -> Tensor | None:
     if torch.compiler.is_compiling():
         return None
     return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
-
-
-class _Kept:
-    """Rows computed from a pass when first asked for, and kept unless a look without gradients made them."""
-
-    _rows: State = None
-
-    def rows(self) -> State:
-        if self._rows is not None:
-            return self._rows
-        with_graph = any(leaf.requires_grad for leaf in self._source())
-        with torch.set_grad_enabled(with_graph and torch.is_grad_enabled()):
-            rows = self._make()
-        if torch.is_grad_enabled() or not (with_graph or torch.is_inference_mode_enabled()):
-            self._rows = rows
-        return rows
-
-    def _source(self) -> list[Tensor]:
-        """Tensors of the pass, which have a graph if it was recorded."""
-        raise TypeError(f"{type(self).__name__} must define _source")
-
-    def _make(self) -> State:
-        raise TypeError(f"{type(self).__name__} must define _make")
-
-
-class _Rows(_Kept):
-    """States of successive steps, joined into rows when the first of them is asked for."""
-
-    def __init__(self, steps: list[State]) -> None:
-        self._steps = steps
-
-    def _source(self) -> list[Tensor]:
-        return tree_leaves(self._steps[-1])
-
-    def _make(self) -> State:
-        return self._steps[0] if len(self._steps) == 1 else tree_map(lambda *rows: torch.cat(rows), *self._steps)
-
-    def select(self, row: Tensor) -> State:
-        return tree_map(lambda leaf: leaf.index_select(0, row), self.rows())
 
 
 class NativeRecurrence(Recurrence):
@@ -520,12 +332,12 @@ class NativeRecurrence(Recurrence):
         return layers[0] if self._layers == 1 else tree_map(lambda *leaves: torch.stack(leaves, 1), *layers)
 
     def _run(
-        self, rows: Tensor, layout: _Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         dropped = dropout and self.module.training and self._dropout > 0 and self._layers > 1
         inputs = rows
         lasts: list[State] = []
-        kept: list[_Rows | _LSTMRows] = []
+        kept: list[Rows | LSTMRows] = []
         for layer in range(self._layers):
             if layer and dropped:
                 inputs = F.dropout(inputs, self._dropout, training=True)
@@ -534,9 +346,9 @@ class NativeRecurrence(Recurrence):
             outputs, last = self._run_kernel(inputs, layout, first, weights)
             lasts.append(last)
             if self.is_lstm:
-                kept.append(_LSTMRows(inputs, outputs, first, weights, self.module.bias, layout))
+                kept.append(LSTMRows(inputs, outputs, first, weights, self.module.bias, layout))
             else:
-                kept.append(_Rows([outputs]))
+                kept.append(Rows([outputs]))
             inputs = outputs
 
         def select(row: Tensor) -> State:
@@ -544,7 +356,7 @@ class NativeRecurrence(Recurrence):
 
         return self._stack(lasts), select, dropped
 
-    def _run_kernel(self, rows: Tensor, layout: _Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+    def _run_kernel(self, rows: Tensor, layout: Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """One layer: (outputs as rows, last state of each sample)."""
         initial = tree_leaves(layout.sort(first))
         run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
@@ -555,14 +367,14 @@ class NativeRecurrence(Recurrence):
         return outputs, tuple(last) if self.is_lstm else last[0]
 
     def _run_gru(
-        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+        self, rows: Tensor, layout: Layout, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Our own pass over all rows at once, faster on a CPU than torch's."""
         outputs, last = gru.scan(rows, layout.sizes, state[0], weights)
         return outputs, [last]
 
     def _run_segments(
-        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+        self, rows: Tensor, layout: Layout, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run the dense kernel over each stretch of steps in which no sample ends.
 
@@ -584,7 +396,7 @@ class NativeRecurrence(Recurrence):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
 
     def _run_packed(
-        self, rows: Tensor, layout: _Layout, state: list[Tensor], weights: list[Tensor]
+        self, rows: Tensor, layout: Layout, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run the packed kernel (cuDNN) over all rows at once; it takes no empty sample, so those stay out."""
         filled = layout.sizes[0]
@@ -597,48 +409,6 @@ class NativeRecurrence(Recurrence):
     def _flags(self) -> tuple[bool, int, float, bool, bool]:
         """Biases, layers, dropout, training and directions, as torch's kernels take them."""
         return self.module.bias, 1, 0.0, torch.is_grad_enabled(), False
-
-
-class _LSTMRows(_Kept):
-    """The (h, c) of an LSTM layer after every step, from its outputs h alone.
-
-    The kernel gives back every h but only the last c. Given all h, the gates of every step are one matrix
-    product, and c_t = f_t c_{t−1} + i_t g_t is elementwise. Computed when first asked for.
-    """
-
-    def __init__(
-        self,
-        inputs: Tensor,
-        outputs: Tensor,
-        first: State,
-        weights: list[Tensor],
-        bias: bool,
-        layout: _Layout,
-    ) -> None:
-        self._inputs, self._outputs, self._first = inputs, outputs, first
-        self._weights, self._bias, self._layout = weights, bias, layout
-
-    def _source(self) -> list[Tensor]:
-        return [self._outputs]
-
-    def _make(self) -> Tensor:
-        h, c = self._first
-        gates = self._weights[0].shape[0] // 4 * 3  # i, f and g; the output gate is in h already
-        w_ih, w_hh = (w[:gates] for w in self._weights[:2])
-        b_ih, b_hh = (b[:gates] for b in self._weights[2:4]) if self._bias else (None, None)
-        before = self._layout.previous(h, self._outputs)
-        i, f, g = (F.linear(self._inputs, w_ih, b_ih) + F.linear(before, w_hh, b_hh)).chunk(3, dim=1)
-        forget, add = f.sigmoid(), i.sigmoid() * g.tanh()
-        c = self._layout.sort(c)
-        sizes = self._layout.sizes
-        cells = []
-        for keep, new in zip(forget.split(sizes), add.split(sizes), strict=True):
-            c = torch.addcmul(new, keep, c[: len(new)])
-            cells.append(c)
-        return torch.cat(cells)
-
-    def select(self, row: Tensor) -> State:
-        return self._outputs.index_select(0, row), self.rows().index_select(0, row)
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
@@ -691,23 +461,6 @@ def _own_forward(module: nn.Module) -> str | None:
     return "has hooks (weight_norm and spectral_norm set some)" if any(hooks) else None
 
 
-def _shapes(state: State) -> Any:
-    """Structure and shapes, a list being as good as a tuple."""
-    if isinstance(state, dict):
-        return {key: _shapes(value) for key, value in state.items()}
-    if isinstance(state, (tuple, list)):
-        return ["parts", *map(_shapes, state)]
-    return state.shape
-
-
-def _form(state: State) -> Any:
-    if isinstance(state, dict):
-        return {key: _form(value) for key, value in state.items()}
-    if isinstance(state, (tuple, list)):
-        return (type(state).__name__, *map(_form, state))
-    return state.shape if isinstance(state, Tensor) else type(state).__name__
-
-
 def _versions(element: Tensor, state: State) -> list[int]:
     """A count for each tensor of the writes into it; none where torch does not count."""
     if torch.compiler.is_compiling():
@@ -719,18 +472,8 @@ def _versions(element: Tensor, state: State) -> list[int]:
 def _require_same_form(before: State, after: State) -> None:
     if isinstance(before, Tensor) and isinstance(after, Tensor) and before.shape == after.shape:
         return
-    if (old := _form(before)) != (new := _form(after)):
+    if (old := form(before)) != (new := form(after)):
         raise InputError(
-            f"step must give back a state of the same structure and shapes; it was given {_spell(old)} "
-            f"and returned {_spell(new)}"
+            f"step must give back a state of the same structure and shapes; it was given {spell(old)} "
+            f"and returned {spell(new)}"
         )
-
-
-def _spell(form: Any) -> str:
-    if isinstance(form, dict):
-        return "{" + ", ".join(f"{key!r}: {_spell(value)}" for key, value in form.items()) + "}"
-    if isinstance(form, torch.Size):
-        return str(list(form))
-    if isinstance(form, tuple):
-        return form[0] + "(" + ", ".join(map(_spell, form[1:])) + ")"
-    return str(form)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from anyorder._checks import InputError, InputTypeError, whole_number
 from anyorder._files import tensors_from_bytes, tensors_to_bytes
-from anyorder.recurrence import Recurrence, State, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence
+from anyorder.trajectory import State, tree_leaves, tree_map
 
 _PIECE = 4096  # elements of a chunk read at once, so that memory does not grow with the chunk
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, real_number, whole_number
 from anyorder.orderings import random_orderings
 from anyorder.predictors import Predictor, Sets, evaluating
-from anyorder.recurrence import Recurrence, State, recurrence, tree_leaves, tree_map
+from anyorder.recurrence import Recurrence, recurrence
+from anyorder.trajectory import State, tree_leaves, tree_map
 
 _ROWS = 1024
 

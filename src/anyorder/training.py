@@ -33,8 +33,9 @@ from anyorder.inference import matched, orderings_of, parameter_of, placed, pred
 from anyorder.orderings import reorder
 from anyorder.penalties import InvarianceBudget, order_gap
 from anyorder.progress import Journal, Record, Silent, display
-from anyorder.recurrence import Recurrence, tree_map
+from anyorder.recurrence import Recurrence
 from anyorder.tables import SetData
+from anyorder.trajectory import tree_map
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor | None]
