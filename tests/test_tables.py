@@ -333,6 +333,17 @@ def test_large_offsets_do_not_eat_small_differences():
     assert data.elements.unique().numel() == 6
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npz"])
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_whole_numbers_beyond_what_float64_tells_apart_are_numbers_all_the_same(tmp_path, name, kind):
+    """Nanoseconds since 1970, a second apart, odd ones among them."""
+    stamps = np.array([1_700_000_000_000_000_001 + 10**9 * s for s in range(6)], dtype=kind)
+    path = write(frame(dose=stamps), tmp_path / name)
+    data, schema = read_table(path, set_id="visit", target="outcome", features=["dose"])
+    assert data.elements.unique().numel() == 6
+    assert schema.features[0].mean == pytest.approx(1.7e18)
+
+
 BAD_TABLES = [
     (frame(), {"set_id": "visitt"}, r"no column 'visitt'; its columns are visit, .*did you mean 'visit'"),
     (frame(), {"features": ["dosage"]}, "no column 'dosage'"),

@@ -324,15 +324,17 @@ def _reads_as_boolean(text: str) -> bool:
 
 def _numbers(name: str, array: pa.Array, first: int, source: str) -> np.ndarray:
     """float64 with NaN for a gap."""
-    if not pa.types.is_string(array.type) and not _is_number(array.type):
+    if _is_number(array.type):
+        numbers = array.cast(pa.float64(), safe=False)  # safe would refuse whole numbers beyond 2**53
+        return numbers.to_numpy(zero_copy_only=False)
+    if not pa.types.is_string(array.type):
         raise InputError(f"feature {name!r} must hold numbers; {source} has type {array.type} there")
     for kind in (pa.float64(), pa.bool_()):
         try:
-            numbers = pc.utf8_trim_whitespace(array) if pa.types.is_string(array.type) else array
-            numbers = numbers.cast(kind).cast(pa.float64())
+            numbers = pc.utf8_trim_whitespace(array).cast(kind).cast(pa.float64())
         except pa.ArrowInvalid:
             continue
-        return numbers.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        return numbers.to_numpy(zero_copy_only=False)
     odd = [i for i, v in enumerate(array.to_pylist()) if v is not None and not _reads_as_number(v)]
     bad = next((i for i in odd if not _reads_as_boolean(array[i].as_py())), odd[0])
     raise InputError(
