@@ -46,6 +46,14 @@ def test_select_keeps_each_set_with_its_target_and_weight(ragged):
     assert ragged.select(np.array([False, True, False, True])).targets.tolist() == [1, 3]
 
 
+@pytest.mark.parametrize("sets", [RAGGED, np.arange(8.0).reshape(4, 2, 1)])
+def test_negative_numbers_count_from_the_end(sets):
+    data = SetData.of(sets, y=[0, 1, 2, 3])
+    assert data.select([-1, 0, -4]).targets.tolist() == [3, 0, 0]
+    assert torch.equal(data.select([-1, 0, -4]).elements, data.select([3, 0, 0]).elements)
+    assert torch.equal(data.batch([-2, -4])[0], data.batch([2, 0])[0])
+
+
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
 def test_a_block_and_a_list_of_its_rows_are_the_same_sets(kind):
     block = np.arange(24.0).reshape(4, 3, 2)
@@ -97,6 +105,9 @@ def test_nan_of_a_neighbour_never_reaches_padding():
         (lambda: SetData(torch.ones(3, 1), torch.tensor([0.0, 3.0])), "offsets must be int64"),
         (lambda: SetData(torch.ones(3), torch.tensor([0, 3])), r"elements must have shape \[total, D\]"),
         (lambda: SetData.of([[1.0]]).batch([]), "at least one set; got none"),
+        (lambda: SetData.of(RAGGED).select([0, 4]), "index must be from -4 to 3, of 4 sets; got 4"),
+        (lambda: SetData.of(RAGGED).batch([-5]), "index must be from -4 to 3, of 4 sets; got -5"),
+        (lambda: SetData.of(RAGGED).select([True, False]), r"a mask must have shape \[4\], .*; got \[2\]"),
     ],
 )
 def test_bad_sets_are_refused(make, message):
@@ -109,6 +120,11 @@ def test_text_is_refused():
         SetData.of(np.array([["a", "b"]]))
     with pytest.raises(InputTypeError, match="array 0 is not an array of numbers"):
         SetData.of([["a", "b"]])
+
+
+def test_an_index_of_fractions_is_refused(ragged):
+    with pytest.raises(InputTypeError, match="index must be whole numbers or a mask; got dtype torch.float32"):
+        ragged.select([0.5])
 
 
 def frame(**changes):

@@ -93,7 +93,7 @@ class SetData:
         return low if low == high else None
 
     def select(self, index: Any) -> SetData:
-        """The sets at ``index`` (whole numbers, or a mask), in that order."""
+        """The sets at ``index`` (whole numbers, negative ones counted from the end, or a mask), in that order."""
         index = self._as_index(index)
         lengths = self.lengths[index]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
@@ -135,11 +135,20 @@ class SetData:
 
     def _as_index(self, index: Any) -> Tensor:
         index = torch.as_tensor(index, device=self.offsets.device)
+        count = len(self)
         if index.dtype == torch.bool:
+            if index.shape != (count,):
+                raise InputError(f"a mask must have shape [{count}], one value a set; got {list(index.shape)}")
             index = index.nonzero()[:, 0]
         if index.numel() == 0:
             raise InputError("index must name at least one set; got none")
-        return index.to(torch.int64)
+        if index.is_floating_point():
+            raise InputTypeError(f"index must be whole numbers or a mask; got dtype {index.dtype}")
+        index = index.to(torch.int64)
+        low, high = (int(v) for v in index.aminmax())
+        if low < -count or high >= count:
+            raise InputError(f"index must be from {-count} to {count - 1}, of {count} sets; got {low if low < -count else high}")
+        return index if low >= 0 else index.remainder(count)
 
 
 def _as_rows(*columns: Any) -> list[Tensor | None]:
