@@ -578,14 +578,71 @@ def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
         trained(data, **run, loss="l1")
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (lambda: model(), lambda: model(readout_dropout=0.5), r"readout_dropout of the model: 0\.0 there, 0\.5 here"),
+        (lambda: ao.DeepSets(1, 1), lambda: ao.DeepSets(1, 1, activation="tanh"), "activation of the model: 'relu'"),
+        (lambda: ao.DeepSets(1, 1), lambda: ao.DeepSets(1, 1, pooling="max"), "pooling of the model"),
+        (lambda: Own(1), lambda: Own(2), "weights: "),
+        (lambda: Own(1), lambda: Other(1), "model: 'Own' there, 'Other' here"),
+    ],
+)
+def test_another_model_of_the_same_size_is_refused(tmp_path, one, other, words):
+    first, _ = trained(sums(), start=one(), workdir=tmp_path)
+    again, _ = trained(sums(), start=one(), workdir=tmp_path)
+    assert torch.equal(flat(first), flat(again))
+    with pytest.raises(ao.InputError, match=f"holds a run with another {words}"):
+        trained(sums(), start=other(), workdir=tmp_path)
+
+
+class Own(nn.Module):
+    """A model that does not describe itself, with ``places`` that hold no parameter."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.register_buffer("places", torch.zeros(places))
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.layer(elements).sum(1)
+
+
+class Other(Own):
+    pass
+
+
+def worst(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs - targets).abs().max())
+
+
+def test_another_metric_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, validation=sums(seed=1), metric=worst)
+    with pytest.raises(ao.InputError, match="holds a run with another metric: 'worst' there, None here"):
+        trained(sums(), workdir=tmp_path, validation=sums(seed=1))
+
+
+def test_a_run_with_a_penalty_of_ones_own_goes_on(tmp_path):
+    def penalty():
+        """A new one each time, as each process has."""
+        return lambda subject, *batch, generator=None: ao.SIRE()(subject, *batch, generator=generator)
+
+    whole, _ = trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0, workdir=tmp_path, log=stop_after(2),
+                checkpoint_seconds=0.0)  # fmt: skip
+    resumed, _ = trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0, workdir=tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
+
+
 def test_a_checkpoint_that_says_less_of_its_run_is_continued(tmp_path):
     whole, _ = trained(sums(), epochs=4)
     with pytest.raises(KeyboardInterrupt):
         trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
     path = tmp_path / "checkpoint.safetensors"
     tensors, metadata = load_tensors(path)
-    for name in ("data", "validation", "unlabelled", "budget", "loss"):
-        del metadata["run"][name]
+    earlier = ("data", "validation", "unlabelled", "budget", "loss", "model", "metric")
+    metadata["run"] = {n: v for n, v in metadata["run"].items() if n not in earlier and not n.endswith("of the model")}
     save_tensors(path, tensors, metadata)
     resumed, _ = trained(sums(), epochs=4, workdir=tmp_path)
     assert torch.equal(flat(whole), flat(resumed))

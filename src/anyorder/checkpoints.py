@@ -7,16 +7,17 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather, reduce
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyorder._checks import InputError
 from anyorder.penalties import InvarianceBudget
+from anyorder.set_model import SetModel
 from anyorder.storage import load_tensors, save_tensors
 from anyorder.tables import SetData
 
@@ -117,11 +118,11 @@ class Checkpoint:
 
     def _describe(self) -> dict[str, Any]:
         run = self.run
-        config = getattr(run.penalty, "config", None)
         logging = ("checkpoint_seconds", "tensorboard")
         return {
             **{name: value for name, value in run.config.to_dict().items() if name not in logging},
-            "penalty": config() if config is not None else repr(run.penalty),
+            "metric": None if run.metric is None else _name(run.metric),
+            "penalty": _describe_penalty(run.penalty),
             "penalty_weight": run.weight if isinstance(run.weight, float) else type(run.weight).__name__,
             "budget": _budget_settings(run.weight),
             "loss": run.loss_name,
@@ -129,6 +130,7 @@ class Checkpoint:
             "elements": len(run.data.elements),
             "samples": len(run.data),
             "parameters": [list(p.shape) for p in run.parameters],
+            **_describe_model(run.model),
             **self._data,
         }
 
@@ -140,6 +142,27 @@ class Checkpoint:
                     f"{self.path.parent} holds a run with another {name}: {there[name]!r} there, "
                     f"{here[name]!r} here (give this run its own workdir, or delete that one)"
                 )
+
+
+def _describe_model(model: nn.Module) -> dict[str, Any]:
+    """Its class and each argument it was built with; of an own module, its weights."""
+    if isinstance(model, SetModel):
+        with suppress(InputError):  # an own module among the arguments cannot be described
+            arguments = {f"{name} of the model": value for name, value in model.config().items()}
+            return {"model": type(model).__name__, **arguments}
+    weights = [f"{name} {list(value.shape)}" for name, value in model.state_dict().items()]
+    return {"model": type(model).__name__, "weights": weights}
+
+
+def _describe_penalty(penalty: Any) -> Any:
+    if hasattr(penalty, "config"):
+        return penalty.config()
+    return repr(penalty) if penalty is None or dataclasses.is_dataclass(penalty) else _name(penalty)
+
+
+def _name(function: Any) -> str:
+    """Without the place in memory that ``repr`` shows, which the next process does not share."""
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _digest(data: SetData | None) -> str | None:
