@@ -334,6 +334,16 @@ def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
     assert (tmp_path / "log.jsonl").read_text().count("\n") == QUICK["epochs"]
 
 
+def test_a_fit_without_a_random_state_goes_on_from_its_workdir(tmp_path):
+    X, y = ragged_sums()
+    first = regressor(workdir=tmp_path, random_state=None).fit(X, y)
+    again = regressor(workdir=str(tmp_path), random_state=None).fit(X, y)
+    assert again.seed_ == first.seed_
+    assert np.array_equal(first.predict(X), again.predict(X))
+    with pytest.raises(ao.InputError, match="holds a run with another seed"):
+        regressor(workdir=tmp_path, random_state=0).fit(X, y)
+
+
 # The door ---------------------------------------------------------------------------------------------------------
 
 

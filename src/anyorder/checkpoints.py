@@ -21,14 +21,15 @@ from anyorder.set_model import SetModel
 from anyorder.storage import load_tensors, save_tensors
 from anyorder.tables import SetData
 
+_FILE = "checkpoint.safetensors"
 _CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
 
 
 class Checkpoint:
     """A run on disk: one file, replaced whole, from which the run continues at the step it was written."""
 
-    def __init__(self, run: Any, path: Path) -> None:
-        self.run, self.path = run, path
+    def __init__(self, run: Any, workdir: Path) -> None:
+        self.run, self.path = run, workdir / _FILE
         self._data = {
             "data": _digest(run.data),
             "validation": _digest(run.validation),
@@ -142,6 +143,12 @@ class Checkpoint:
                     f"{self.path.parent} holds a run with another {name}: {there[name]!r} there, "
                     f"{here[name]!r} here (give this run its own workdir, or delete that one)"
                 )
+
+
+def seed_in(workdir: Any) -> int | None:
+    """The seed of the run that a folder holds, None where it holds none."""
+    path = Path(workdir) / _FILE
+    return load_tensors(path)[1].get("run", {}).get("seed") if path.exists() else None
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:

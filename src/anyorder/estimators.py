@@ -26,6 +26,7 @@ from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.batches import processes
+from anyorder.checkpoints import seed_in
 from anyorder.inference import predict as outputs_of
 from anyorder.models import MODELS
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, Permutation, penalty_from_config
@@ -96,7 +97,8 @@ class _SetEstimator(BaseEstimator):
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
         """Fit on the sets ``X`` and one target each; ``X_unlabeled`` are further sets, for the penalty alone."""
         data = self._labelled(X, y, sample_weight, first=True)
-        self._begin(data)
+        own = self.random_state is not None or self.workdir is None
+        self._begin(data, None if own else seed_in(self.workdir))
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         validation = None
         if fraction:
@@ -163,9 +165,9 @@ class _SetEstimator(BaseEstimator):
             )
         return data
 
-    def _begin(self, data: SetData) -> None:
-        """Build the model, its weights drawn from ``random_state``, in the units of this data."""
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+    def _begin(self, data: SetData, seed: int | None = None) -> None:
+        """Build the model, its weights drawn from ``seed``, else from ``random_state``, in the units of this data."""
+        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1)) if seed is None else seed
         here = processes(self.device)
         if here.num_processes > 1:  # all go by the first one's
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
@@ -306,7 +308,7 @@ _PARAMETERS = """
     a callable of the share of training done. ``validation_fraction`` of the sets are held out to pick the best epoch,
     ``patience`` epochs without progress end the training. ``standardize``: elements and float targets are brought to
     mean 0 and variance 1 inside; ``model_`` takes and gives raw units. ``workdir``: checkpoints, from which an
-    interrupted ``fit`` goes on. The rest is as in ``anyorder.training.TrainConfig``.
+    interrupted ``fit`` goes on (with ``random_state=None``, by the seed found there). The rest is as in ``anyorder.training.TrainConfig``.
 
     Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``history_`` (a dict an
     epoch), ``n_iter_`` (epochs), ``best_epoch_``, ``seed_``

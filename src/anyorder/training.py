@@ -485,7 +485,7 @@ class _Run:
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
         """Train until the end, from the checkpoint in ``workdir`` if there is one."""
-        checkpoint = None if workdir is None else Checkpoint(self, workdir / "checkpoint.safetensors")
+        checkpoint = None if workdir is None else Checkpoint(self, workdir)
         if checkpoint is not None:
             checkpoint.resume()
         main, result = self.rank == 0, self.result
