@@ -272,6 +272,20 @@ def test_partial_fit_goes_on_where_it_was():
     assert [record["epoch"] for record in online.history_] == list(range(40))
 
 
+def test_a_budget_goes_on_from_one_partial_fit_to_the_next():
+    X, y = ragged_sums(64)
+    budget = ao.InvarianceBudget(target=1e-6, weight=1e-3)
+    online = regressor(penalty_weight=budget)
+    for _ in range(5):
+        online.partial_fit(X, y)
+    weights = [record["penalty_weight"] for record in online.history_]
+    assert weights == sorted(weights)
+    assert weights[-1] > weights[0]
+    assert budget.weight == 1e-3
+    online.fit(X, y)
+    assert online.history_[0]["penalty_weight"] < weights[-1]
+
+
 def test_partial_fit_of_classes_not_seen_yet():
     X, _ = ragged_sums(20)
     online = classifier().partial_fit(X, ["a", "b"] * 10, classes=["a", "b", "c"])

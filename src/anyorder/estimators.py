@@ -48,6 +48,7 @@ class _SetEstimator(BaseEstimator):
     history_: list[dict[str, Any]]
     best_epoch_: int | None
     _optimizer: torch.optim.Optimizer | None
+    _budget: InvarianceBudget | None = None  # like the optimiser, kept from one partial_fit to the next
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class _SetEstimator(BaseEstimator):
             weights = torch.ones(len(data)) if data.weights is None else data.weights
             own = _units(data.elements, weights.repeat_interleave(data.lengths))
             self.model_.set_units(*own, *_units(data.targets.reshape(len(data), -1), weights))
-        self.history_, self.n_iter_, self._optimizer = [], 0, None
+        self.history_, self.n_iter_, self._optimizer, self._budget = [], 0, None, None
 
     def _train(
         self, data: SetData, config: TrainConfig, validation: SetData | None, X_unlabeled: Any, workdir: Any
@@ -235,6 +236,8 @@ class _SetEstimator(BaseEstimator):
         inner = self.model_.inner
         if penalty is None or inner.invariant or not isinstance(getattr(inner, "recurrence", None), Recurrence):
             return None, 0.0
+        if isinstance(weight, InvarianceBudget):
+            weight = self._budget = self._budget or weight
         return penalty, weight
 
     def _same_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
