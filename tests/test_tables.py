@@ -330,6 +330,33 @@ def test_a_missing_category_is_no_category_and_not_unseen():
     assert table.data.elements.sum() == 5
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", None])
+@pytest.mark.parametrize("missing", ["mean", "zero", "drop-row"])
+def test_a_column_without_a_value_is_all_gaps_to_a_schema_that_knows_its_kind(tmp_path, name, missing):
+    options = {"set_id": "visit", "target": "outcome", "features": ["dose", "drug"]}
+    _, schema = read_table(frame(), missing=missing, **options)
+    rows = frame(dose=[None] * 6, drug=[None] * 6)
+    read = schema.read(rows if name is None else write(rows, tmp_path / name))
+    if missing == "drop-row":
+        assert (read.dropped, read.data.lengths.tolist()) == (6, [0, 0, 0])
+        return
+    gap = 0.0 if missing == "mean" else -schema.features[0].mean / schema.features[0].scale
+    np.testing.assert_allclose(read.data.elements[:, 0], gap, rtol=1e-6)
+    assert (read.data.elements[:, 1:] == 0).all()
+    assert read.unseen == {}
+    np.testing.assert_allclose(schema.encode({"dose": None, "drug": None}), [[gap, 0, 0, 0]], rtol=1e-6)
+
+
+def test_nan_among_numbers_read_as_categories_is_a_gap():
+    rows = {"visit": ["a", "a", "b"], "ward": np.array([1.0, np.nan, 2.0]), "outcome": ["ill", "ill", "well"]}
+    options = {"set_id": "visit", "target": "outcome", "categorical": ["ward"]}
+    table = learn_table(rows, missing="mean", **options)
+    assert table.schema.features[0].categories == ("1", "2")
+    assert table.unseen == {}
+    with pytest.raises(InputError, match="feature 'ward' is missing in row 2"):
+        read_table(rows, **options)
+
+
 def test_a_column_empty_in_its_first_block_is_read_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(_columns, "_BLOCK_BYTES", 60)
     path = write(frame(dose=[None] * 5 + [7.0], drug=[None] * 5 + ["x"]), tmp_path / "t.csv")

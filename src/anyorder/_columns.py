@@ -139,12 +139,13 @@ class Columns:
         return array
 
     def _feature(self, name: str, array: pa.Array, first: int) -> tuple[Any, np.ndarray]:
-        if array.null_count == len(array) and name not in self.kinds:
+        if array.null_count == len(array):  # whatever its type: _filled makes gaps of the right kind
             return pa.nulls(len(array)), np.ones(len(array), dtype=bool)
         kind = self.kinds.setdefault(name, _guess_kind(name, array))
         if kind == "category":
-            text = array.cast(pa.string())
-            return text.dictionary_encode(), text.is_null().to_numpy(zero_copy_only=False)
+            gaps = array.is_null(nan_is_null=True)
+            text = pc.if_else(gaps, None, array.cast(pa.string()))
+            return text.dictionary_encode(), gaps.to_numpy(zero_copy_only=False)
         numbers = _numbers(name, array, first, self.source)
         infinite = np.isinf(numbers)
         if infinite.any():
