@@ -337,6 +337,24 @@ def test_what_cannot_be_saved_is_said(tmp_path):
     with pytest.raises(NotFittedError):
         ao.save(regressor(), tmp_path / "model")
 
+    class Mine(ao.SetRegressor):
+        pass
+
+    with pytest.raises(ao.InputTypeError, match="save takes an estimator of anyorder, .*; got Mine, a class of your"):
+        ao.save(Mine(**QUICK).fit(X, y), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_values_of_numpy_and_torch_are_parameters_like_others(tmp_path):
+    X, y = ragged_sums()
+    options = {"model_options": {"hidden": np.int64(8), "readout": (np.int64(4),)}, "learning_rate": np.float32(0.01)}
+    fitted = regressor(**options, device=torch.device("cpu"), workdir=tmp_path / "run").fit(X, y)
+    ao.save(fitted, tmp_path / "model")
+    loaded = ao.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict(X), fitted.predict(X))
+    assert (loaded.model_options, loaded.device) == ({"hidden": 8, "readout": [4]}, "cpu")
+    assert loaded.partial_fit(X, y).n_iter_ == fitted.n_iter_ + 1
+
 
 def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
     X, y = ragged_sums()

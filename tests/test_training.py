@@ -806,6 +806,17 @@ def test_numbers_of_numpy_are_settings_like_others():
     assert type(TrainConfig(epochs=np.int64(3), window=np.int32(4)).epochs) is int
     options = {"epochs": np.int64(3), "batch_size": np.int64(16), "patience": np.int64(2)}
     assert json.loads(json.dumps(TrainConfig(**options).to_dict()))["patience"] == 2
+    options = {"learning_rate": np.float32(0.5), "clip": np.float32(2), "checkpoint_seconds": np.float32(0)}
+    options |= {"maximize": np.True_, "device": torch.device("cpu")}
+    written = json.loads(json.dumps(TrainConfig(**options).to_dict()))
+    assert (written["learning_rate"], written["clip"], written["maximize"]) == (0.5, 2.0, True)
+    assert written["device"] == "cpu"
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "plateau_factor", "clip", "checkpoint_seconds"])
+def test_text_is_no_number(name):
+    with pytest.raises(ao.InputTypeError, match=rf"{name} must be a number; got '0\.01' \(str\)"):
+        TrainConfig(**{name: "0.01"})
 
 
 def test_what_train_refuses():

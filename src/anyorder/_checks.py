@@ -74,8 +74,10 @@ def real_number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """``value`` as a finite float within the bounds given."""
+    """``value`` as a finite float within the bounds given; text is not read as a number."""
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise InputTypeError(f"{name} must be a number; got {value!r} ({type(value).__name__})") from None

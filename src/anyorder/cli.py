@@ -143,7 +143,11 @@ def _weight(text: str) -> float | str:
         return text
     from anyorder._checks import real_number
 
-    return real_number("--penalty-weight (a number or auto)", text, at_least=0.0)
+    try:
+        weight: float | str = float(text)
+    except ValueError:
+        weight = text
+    return real_number("--penalty-weight (a number or auto)", weight, at_least=0.0)
 
 
 # --- anyorder data

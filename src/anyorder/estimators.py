@@ -169,7 +169,7 @@ class _SetEstimator(BaseEstimator):
     def _begin(self, data: SetData, seed: int | None = None) -> None:
         """Build the model, its weights drawn from ``seed``, else from ``random_state``, in the units of this data."""
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1)) if seed is None else seed
-        here = processes(self.device)
+        here = processes(str(self.device))
         if here.num_processes > 1:  # all go by the first one's
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
         self.n_features_in_ = data.elements.shape[1]
@@ -486,10 +486,14 @@ def _as_json(name: str, value: Any) -> Any:
         return value.config()
     if isinstance(value, np.random.RandomState):
         return None
-    if isinstance(value, Path):
+    if isinstance(value, (Path, torch.device)):
         return str(value)
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _as_json(f"{name}[{key!r}]", part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(name, part) for part in value]
     if callable(value):
         raise InputError(f"{name} is a function or class of your own ({value!r}), which a saved estimator cannot hold")
     return value

@@ -86,6 +86,11 @@ def save(
     estimator = None
     if hasattr(model, "storage_parts"):
         name = type(model).__name__
+        if name not in _ESTIMATORS or type(model) is not getattr(anyorder, name):
+            raise InputTypeError(
+                f"save takes an estimator of anyorder, {' or '.join(_ESTIMATORS)}; got {name}, a class of your own, "
+                "which load could not rebuild (save its model_, or pickle it)"
+            )
         model, details = model.storage_parts()
         estimator = {"name": name, "details": details}
     if not isinstance(model, SetModel):

@@ -101,15 +101,21 @@ class TrainConfig:
                 object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
-        real_number("learning_rate", self.learning_rate, above=0)
-        real_number("weight_decay", self.weight_decay, at_least=0)
         one_of("schedule", self.schedule, ["one-cycle", "plateau", "constant"])
-        real_number("plateau_factor", self.plateau_factor, above=0, below=1)
-        if self.clip is not None:
-            real_number("clip", self.clip, above=0)
+        rules: dict[str, dict[str, float]] = {
+            "learning_rate": {"above": 0},
+            "weight_decay": {"at_least": 0},
+            "plateau_factor": {"above": 0, "below": 1},
+            "clip": {"above": 0},
+            "checkpoint_seconds": {"at_least": 0},
+        }
+        for name, rule in rules.items():
+            if (value := getattr(self, name)) is not None or name != "clip":
+                object.__setattr__(self, name, real_number(name, value, **rule))
         one_of("order", self.order, ["keep", "shuffle"])
-        real_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("mixed_precision", self.mixed_precision, [None, "no", "fp16", "bf16"])
+        for name, kind in {"maximize": bool, "tensorboard": bool, "device": str}.items():  # numpy's, torch's
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values (an own optimiser by its name)."""
