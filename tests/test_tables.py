@@ -270,6 +270,27 @@ def test_a_target_the_model_does_not_know_is_refused_only_where_it_is_read(tmp_p
         schema.read(rows, with_target=True)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize(
+    ("labels", "known", "unknown"),
+    [
+        (["01", "02", "A1", "A2"], ["02", "01"], "1"),
+        (["True", "False", "Maybe"], ["False", "True"], "true"),
+        (["1", "2", "3", "5+"], ["3", "1"], "4"),
+    ],
+)
+def test_a_class_is_read_alike_whatever_others_the_table_holds(tmp_path, name, labels, known, unknown):
+    def table(targets):
+        return write(pd.DataFrame({"s": range(len(targets)), "x": 1.0, "y": targets}), tmp_path / name)
+
+    _, schema = read_table(table(labels), set_id="s", target="y", task="classification")
+    assert schema.classes == tuple(sorted(labels))
+    read = schema.read(table(known), with_target=True).data.targets
+    assert [schema.classes[t] for t in read] == known
+    with pytest.raises(InputError, match=f"holds '{unknown}', which is none of the model's classes"):
+        schema.read(table([known[0], unknown]), with_target=True)
+
+
 @pytest.mark.parametrize(
     ("target", "task", "found", "classes"),
     [

@@ -221,7 +221,10 @@ class Columns:
     def label(self, task: str | None, classes: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...] | None]:
         """Turn the target into numbers a row (``labels``); say the task, and the classes if there are any."""
         codes, distinct = _joined(self._targets)
-        kind, values = _target_values(self.target or "", distinct)
+        if pa.types.is_string(distinct.type) and classes and isinstance(classes[0], str):
+            kind, values = "text", distinct.to_pylist()  # names as they stand, also where all read as numbers: 01
+        else:
+            kind, values = _target_values(self.target or "", distinct, task)
         if task is None:
             if kind == "integer":
                 raise InputError(
@@ -360,7 +363,7 @@ def _order_keys(name: str, array: pa.Array) -> np.ndarray:
     )
 
 
-def _target_values(name: str, distinct: pa.Array) -> tuple[str, list[Any]]:
+def _target_values(name: str, distinct: pa.Array, task: str | None) -> tuple[str, list[Any]]:
     """The kind of a target (text, boolean, integer, float) and its distinct values as Python has them."""
     values = distinct.to_pylist()
     if pa.types.is_boolean(distinct.type):
@@ -376,7 +379,7 @@ def _target_values(name: str, distinct: pa.Array) -> tuple[str, list[Any]]:
     odd = [v for v in values if not _reads_as_number(v)]
     if len(odd) == len(values):
         return "text", values
-    if odd and 2 * len(odd) < len(values):
+    if odd and 2 * len(odd) < len(values) and task != "classification":
         raise InputError(f"target {name!r} holds text among its numbers: {odd[0]!r}; correct it")
     if odd:
         return "text", values
