@@ -397,6 +397,14 @@ def test_refusals():
         regressor().fit(X, np.ones((10, 1, 1)))
     with pytest.raises(ao.InputError, match="orderings must be at least 1"):
         regressor().fit(X, y).predict(X, orderings=0)
+    with pytest.raises(ao.InputError, match="validation_fraction needs two sets or more; got 1"):
+        regressor(validation_fraction=0.5).fit(X[:1], y[:1])
+    with pytest.raises(ao.InputError, match="optimizer must be one of .*did you mean 'adam'"):
+        regressor(optimizer="admm").partial_fit(X, y)
+    embeds = regressor(model_options={"hidden": 8, "embedding": [5, 3, "learned"]})
+    with pytest.raises(ao.InputTypeError, match="embedding reads whole numbers; X holds a fraction in set 1, at elem"):
+        embeds.fit([[1.0, 2.0], [3.0, 0.5]], [0.0, 1.0])
+    embeds.fit([[1.0, 2.0], [3.0, 4.0]], [0.0, 1.0])
     online = regressor().partial_fit(X, y)
     with pytest.raises(ao.InputError, match=r"y must have the shape of the first fit; got \[10, 2\]"):
         online.partial_fit(X, np.stack([y, y], 1))

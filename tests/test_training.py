@@ -772,6 +772,31 @@ def test_long_sets_are_read_in_small_batches():
     assert sum(sizes) == 400_000
 
 
+def test_classes_may_be_integers_of_any_kind():
+    labels = (sums().targets > 2.5).long()
+    ends = [
+        flat(trained(SetData.of(sums(), labels.to(kind)), start=two_classes(), loss="cross-entropy", epochs=1)[0])
+        for kind in (torch.int64, torch.int32, torch.uint8)
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def two_classes() -> ao.RecurrentSetModel:
+    torch.manual_seed(0)
+    return ao.RecurrentSetModel(1, 2, hidden=6)
+
+
+def test_validation_is_weighted_as_its_sets_are():
+    held = sums(seed=1)
+    weights = torch.linspace(0, 3, 48)
+    subject, result = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1)
+    losses = (predict(subject, held)[:, 0] - held.targets).square()
+    assert result.best_validation == pytest.approx(float((losses * weights).sum() / weights.sum()), rel=1e-5)
+    scalar = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1, loss=F.mse_loss)[1]
+    assert scalar.best_validation == pytest.approx(float(losses.mean()), rel=1e-4)
+
+
 # The door ---------------------------------------------------------------------------------------------------------
 
 
@@ -847,6 +872,14 @@ def test_what_train_refuses():
         trained(data, device="cdua")
     with pytest.raises(TypeError, match=r"takes class numbers \(int64\); data.targets are torch.float32"):
         trained(data, loss="cross-entropy")
+    two = ao.RecurrentSetModel(1, 2, hidden=6)
+    for label in (2, -1):
+        labelled = SetData.of(data, torch.where(torch.arange(48) == 7, label, 1))
+        words = f"class numbers from 0 to 1, one an output of the model; data.targets hold {label}"
+        with pytest.raises(ao.InputError, match=words):
+            trained(labelled, start=two, loss="cross-entropy")
+        with pytest.raises(ao.InputError, match="validation.targets hold"):
+            trained(SetData.of(data, torch.ones(48).long()), start=two, loss="cross-entropy", validation=labelled)
     with pytest.raises(ao.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
         trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)
     weights = torch.ones(48)

@@ -103,6 +103,8 @@ class _SetEstimator(BaseEstimator):
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         validation = None
         if fraction:
+            if len(data) < 2:
+                raise InputError(f"validation_fraction needs two sets or more; got {len(data)}")
             order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
             held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
@@ -244,7 +246,8 @@ class _SetEstimator(BaseEstimator):
         if self._optimizer is None:
             make = self.optimizer
             if not callable(make):
-                make = functools.partial(OPTIMIZERS[make], lr=self.learning_rate, weight_decay=self.weight_decay)
+                make = OPTIMIZERS[one_of("optimizer", make, OPTIMIZERS)]
+                make = functools.partial(make, lr=self.learning_rate, weight_decay=self.weight_decay)
             self._optimizer = make(parameters)
         return self._optimizer
 
@@ -456,11 +459,19 @@ def _as_sets(X: Any, dtype: torch.dtype) -> SetData:
     else:
         array = check_array(X, allow_nd=True, dtype="numeric", input_name="X")
         data = SetData.of(array)
-    if not bool(torch.isfinite(data.elements).all()):
-        row = int((~torch.isfinite(data.elements).all(1)).nonzero()[0])
-        sample = int(torch.searchsorted(data.offsets, row, right=True)) - 1
-        raise InputError(f"X contains NaN or infinity in set {sample}, at element {row - int(data.offsets[sample])}")
+    _refuse(~torch.isfinite(data.elements), data, InputError, "X contains NaN or infinity in {}")
+    if not dtype.is_floating_point and data.elements.is_floating_point():
+        fractions = data.elements != data.elements.round()
+        _refuse(fractions, data, InputTypeError, "an embedding reads whole numbers; X holds a fraction in {}")
     return dataclasses.replace(data, elements=data.elements.to(dtype))
+
+
+def _refuse(faults: Tensor, data: SetData, error: type[Exception], words: str) -> None:
+    """Raise ``error``, saying where the first fault is, if there is one."""
+    if bool(faults.any()):
+        row = int(faults.any(1).nonzero()[0])
+        sample = int(torch.searchsorted(data.offsets, row, right=True)) - 1
+        raise error(words.format(f"set {sample}, at element {row - int(data.offsets[sample])}"))
 
 
 def _is_list_of_sets(X: Any) -> bool:

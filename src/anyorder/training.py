@@ -206,7 +206,7 @@ def train(
     the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets with
     a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the penalty is
     taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
-    ``metric(outputs, targets)`` (default: the loss) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
+    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
     a run found there is continued (one on other data or with other settings is refused), a finished one returned at
     once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
@@ -231,7 +231,10 @@ def train(
     config = config or TrainConfig()
     if isinstance(loss, str):
         one_of("loss", loss, LOSSES)
-    _check_data(data, validation, unlabelled, loss)
+    _check_data(data, validation, unlabelled)
+    if loss == "cross-entropy":
+        data = _with_class_numbers("data", data, model)
+        validation = None if validation is None else _with_class_numbers("validation", validation, model)
     if validation is None and (config.patience is not None or metric is not None):
         raise InputError("patience and metric need validation data; got validation=None")
     if penalty is not None and not callable(penalty):
@@ -245,8 +248,8 @@ def train(
         return run.go(None if workdir is None else Path(workdir), progress, log)
 
 
-def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData | None, loss: str | Loss) -> None:
-    """Refuse data that do not fit each other or the loss."""
+def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData | None) -> None:
+    """Refuse data that do not fit each other."""
     if data.targets is None:
         raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
     if validation is not None and validation.targets is None:
@@ -256,14 +259,23 @@ def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData |
             raise InputError(
                 f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
             )
-    if loss != "cross-entropy":
-        return
-    for name, part in {"data": data, "validation": validation}.items():
-        targets = None if part is None else part.targets
-        if targets is None or targets.dim() > 1:  # shares of the classes
-            continue
-        if targets.is_floating_point() or targets.dtype == torch.bool:
-            raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
+
+
+def _with_class_numbers(name: str, data: SetData, model: nn.Module) -> SetData:
+    """``data`` with its targets as int64, once each is known to be a class that the model has an output for."""
+    targets = data.targets
+    if targets is None or targets.dim() > 1:  # shares of the classes
+        return data
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
+    low, high = int(targets.min()), int(targets.max())
+    outputs = getattr(model, "out_features", None)
+    if low < 0 or (isinstance(outputs, int) and high >= outputs):
+        last = "" if outputs is None else f" to {outputs - 1}, one an output of the model"
+        raise InputError(
+            f"cross-entropy takes class numbers from 0{last}; {name}.targets hold {low if low < 0 else high}"
+        )
+    return dataclasses.replace(data, targets=targets.to(torch.int64))
 
 
 @contextmanager
@@ -305,6 +317,9 @@ class _Run:
         self.validation = None if validation is None else placed(validation, like)
         if self.data.weights is not None:
             self.data = dataclasses.replace(self.data, weights=mean_one(self.data.weights.to(like.dtype)))
+        self.validation_weights = None
+        if self.validation is not None and self.validation.weights is not None and metric is None:
+            self.validation_weights = mean_one(self.validation.weights.to(like.dtype))
         self.penalty, self.weight = penalty, penalty_weight
         if not callable(penalty_weight) and not isinstance(penalty_weight, InvarianceBudget):
             self.weight = real_number("penalty_weight", penalty_weight, at_least=0)
@@ -594,7 +609,12 @@ class _Run:
         with self._autocast():
             outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
         outputs, targets = matched(outputs, self.validation.targets)
-        return float(self.metric(outputs, targets)) if self.metric else float(self.loss(outputs, targets).mean())
+        if self.metric is not None:
+            return float(self.metric(outputs, targets))
+        value = self.loss(outputs, targets)
+        if self.validation_weights is not None and value.dim():
+            value = value.reshape(len(value), -1).mean(1) * self.validation_weights
+        return float(value.mean())
 
     def _gap_of(self, batch: Batch, generator: torch.Generator) -> float:
         """The order gap of the first samples of a batch, in eval mode."""
