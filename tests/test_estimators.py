@@ -94,6 +94,17 @@ def test_targets_far_from_zero_are_learnt_in_their_own_units():
     assert fitted.score([1e3 * x + 5e4 for x in X], 1e5 + 1e3 * y) > 0.8
 
 
+@pytest.mark.parametrize("form", [list, lambda X: [x.tolist() for x in X]])
+def test_double_precision_is_kept_until_the_units_are_taken_out(tmp_path, form):
+    """Seconds since 1970: float32 tells apart only those two minutes from each other."""
+    seconds = np.random.default_rng(0).uniform(0, 100, (80, 3, 1))
+    X, y = form(1.7e9 + seconds), 1.7e9 + seconds.mean((1, 2))
+    fitted = regressor(epochs=30).fit(X, y)
+    assert fitted.score(X, y) > 0.9
+    ao.save(fitted, tmp_path / "model")
+    assert np.array_equal(ao.load(tmp_path / "model").predict(X), fitted.predict(X))
+
+
 def test_the_fitted_module_takes_and_gives_raw_units_and_streams():
     X, y = ragged_sums()
     fitted = regressor().fit(X, 50 + 10 * y)
@@ -214,6 +225,8 @@ def test_sets_of_another_size_and_empty_sets_are_predicted():
     assert fitted.n_features_in_ == 1
     assert fitted.predict(np.ones((3, 9))).shape == (3,)
     assert fitted.predict([[], [1.0], [1.0, 2.0]]).shape == (3,)
+    pairs = regressor().fit(np.random.default_rng(0).random((20, 4, 2)), np.arange(20.0))
+    assert pairs.predict([[], []]).shape == (2,)
 
 
 def test_predictions_averaged_over_orderings():

@@ -48,6 +48,7 @@ class _SetEstimator(BaseEstimator):
     history_: list[dict[str, Any]]
     best_epoch_: int | None
     _optimizer: torch.optim.Optimizer | None
+    _units: dict[str, Tensor]  # those of model_ in float64
     _budget: InvarianceBudget | None = None  # like the optimiser, kept from one partial_fit to the next
 
     def __init__(
@@ -160,7 +161,9 @@ class _SetEstimator(BaseEstimator):
 
     def _sets(self, X: Any, features: int | None) -> SetData:
         embeds = bool((self.model_options or {}).get("embedding"))
-        data = _as_sets(X, torch.int64 if embeds else torch.float32)
+        data = _as_sets(X, embeds)
+        if features is not None and len(data.elements) == 0:  # empty sets have no features to tell
+            data = SetData(data.elements.new_empty(0, features), data.offsets)
         if features is not None and data.elements.shape[1] != features:
             raise InputError(
                 f"X has {data.elements.shape[1]} features, but {type(self).__name__} is expecting {features} features "
@@ -179,11 +182,14 @@ class _SetEstimator(BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
             self.model_ = Standardised(self.n_features_in_, self._out_features, name, self.model_options)
+        self._units = _units_of(self.model_)
         if self.standardize:
             assert data.targets is not None
             weights = torch.ones(len(data)) if data.weights is None else data.weights
             own = _units(data.elements, weights.repeat_interleave(data.lengths))
-            self.model_.set_units(*own, *_units(data.targets.reshape(len(data), -1), weights))
+            values = *own, *_units(data.targets.reshape(len(data), -1), weights)
+            self._units = {n: torch.zeros_like(u) + v for (n, u), v in zip(self._units.items(), values, strict=True)}
+            self.model_.set_units(**self._units)
         self.history_, self.n_iter_, self._optimizer, self._budget = [], 0, None, None
 
     def _train(
@@ -252,22 +258,23 @@ class _SetEstimator(BaseEstimator):
         return self._optimizer
 
     def _in_units(self, data: SetData) -> SetData:
-        """The sets as the model inside reads them."""
-        model, targets = self.model_, data.targets
-        elements = data.elements
+        """The sets as the model inside reads them; rounded to its dtype after the units are taken out, not before."""
+        elements, targets, kind = data.elements, data.targets, self.model_.mean.dtype
         if elements.is_floating_point():
-            elements = (elements - model.mean.to("cpu")) / model.scale.to("cpu")
+            mean, scale = (self._units[name].to(elements.dtype) for name in ("mean", "scale"))
+            elements = ((elements - mean) / scale).to(kind)
         if targets is not None and targets.is_floating_point():
-            mean, scale = model.out_mean.to("cpu"), model.out_scale.to("cpu")
-            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape)
+            mean, scale = (self._units[name].to(targets.dtype) for name in ("out_mean", "out_scale"))
+            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(kind)
         return dataclasses.replace(data, elements=elements, targets=targets)
 
     def _outputs(self, X: Any, orderings: int) -> np.ndarray:
         check_is_fitted(self, "model_")
-        data = self._sets(X, self.n_features_in_)
+        data = self._in_units(self._sets(X, self.n_features_in_))
         draws = torch.Generator().manual_seed(self.seed_)
         orderings = whole_number("orderings", orderings)
-        return outputs_of(self.model_, data, orderings=orderings, generator=draws, finish=self._finish).cpu().numpy()
+        inner = self.model_.inner
+        return outputs_of(inner, data, orderings=orderings, generator=draws, finish=self._finish).cpu().numpy()
 
     # scikit-learn and storage ------------------------------------------------------------------------------------
 
@@ -282,6 +289,7 @@ class _SetEstimator(BaseEstimator):
         parameters = {name: _as_json(name, value) for name, value in self.get_params(deep=False).items()}
         fitted: dict[str, Any] = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
         fitted["best_epoch"] = self.best_epoch_
+        fitted["units"] = {name: unit.tolist() for name, unit in self._units.items()}
         return self.model_, {"parameters": parameters, "fitted": fitted}
 
     @classmethod
@@ -297,6 +305,9 @@ class _SetEstimator(BaseEstimator):
         estimator = cls(**parameters)
         fitted = details["fitted"]
         estimator.model_, estimator.n_features_in_ = model, model.in_features
+        estimator._units = _units_of(model)
+        for name, unit in fitted.get("units", {}).items():  # an earlier version wrote those of the model alone
+            estimator._units[name].copy_(torch.tensor(unit, dtype=torch.float64))
         estimator.seed_, estimator.n_iter_ = int(fitted["seed"]), int(fitted["epochs_run"])
         if not 0 <= estimator.seed_ < 2**63:
             raise InputError(f"seed {estimator.seed_} is out of range")
@@ -308,13 +319,14 @@ class _SetEstimator(BaseEstimator):
 _PARAMETERS = """
     ``X``: a list of arrays ``[n_i, D]``, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
 
-    ``model``: a name of ``anyorder.models.MODELS``, built with the dict ``model_options``. ``penalty``: "sire", "sub",
-    "permutation", a penalty object or None; it is not applied to a model that ignores order by construction.
-    ``penalty_weight``: a number (search over decades, 1e-3 to 1e3), "auto" (an ``InvarianceBudget``), such a budget, or
-    a callable of the share of training done. ``validation_fraction`` of the sets are held out to pick the best epoch,
-    ``patience`` epochs without progress end the training. ``standardize``: elements and float targets are brought to
-    mean 0 and variance 1 inside; ``model_`` takes and gives raw units. ``workdir``: checkpoints, from which an
-    interrupted ``fit`` goes on (with ``random_state=None``, by the seed found there). The rest is as in ``anyorder.training.TrainConfig``.
+    ``model``: a name of ``anyorder.models.MODELS``, built with the dict ``model_options``. ``penalty``: "sire",
+    "sub", "permutation", a penalty object or None; it is not applied to a model that ignores order by construction.
+    ``penalty_weight``: a number (search over decades, 1e-3 to 1e3), "auto" (an ``InvarianceBudget``), such a
+    budget, or a callable of the share of training done. ``validation_fraction`` of the sets are held out to pick
+    the best epoch, ``patience`` epochs without progress end the training. ``standardize``: elements and float
+    targets are brought to mean 0 and variance 1 inside, in the precision they come in; ``model_`` takes and gives
+    raw units. ``workdir``: checkpoints, from which an interrupted ``fit`` goes on (with ``random_state=None``, by
+    the seed found there). The rest is as in ``anyorder.training.TrainConfig``.
 
     Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``history_`` (a dict an
     epoch), ``n_iter_`` (epochs), ``best_epoch_``, ``seed_``
@@ -412,7 +424,8 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         return self._fit_once_more(X, y, X_unlabeled, sample_weight)
 
     def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
-        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y").astype(np.float32)
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        y = y if y.dtype == np.float32 else y.astype(np.float64)
         if y.ndim > 2:
             raise InputError(f"y must have shape [N] or [N, K]; got {list(y.shape)}")
         if first:
@@ -426,7 +439,8 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         return self._columns or 1
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        return (outputs[:, 0] if self._columns is None else outputs).astype(np.float64)
+        outputs = outputs * self._units["out_scale"].numpy() + self._units["out_mean"].numpy()
+        return outputs[:, 0] if self._columns is None else outputs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -450,20 +464,34 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         return estimator
 
 
-def _as_sets(X: Any, dtype: torch.dtype) -> SetData:
-    """Sets from what a user brings, in scikit-learn's words where the fault is one it knows."""
+def _as_sets(X: Any, embeds: bool) -> SetData:
+    """Sets from what a user brings, in scikit-learn's words where the fault is one it knows.
+
+    Elements are int64 if they are to be embedded, else float32 if they were, else float64.
+    """
     if isinstance(X, SetData):
         data = SetData(X.elements, X.offsets)
-    elif isinstance(X, Tensor) or _is_list_of_sets(X):
+    elif isinstance(X, Tensor):
         data = SetData.of(X)
+    elif _is_list_of_sets(X):
+        data = SetData.of([_in_full(part) for part in X])
     else:
         array = check_array(X, allow_nd=True, dtype="numeric", input_name="X")
         data = SetData.of(array)
     _refuse(~torch.isfinite(data.elements), data, InputError, "X contains NaN or infinity in {}")
-    if not dtype.is_floating_point and data.elements.is_floating_point():
+    if embeds and data.elements.is_floating_point():
         fractions = data.elements != data.elements.round()
         _refuse(fractions, data, InputTypeError, "an embedding reads whole numbers; X holds a fraction in {}")
+    dtype = torch.int64 if embeds else torch.float32 if data.elements.dtype == torch.float32 else torch.float64
     return dataclasses.replace(data, elements=data.elements.to(dtype))
+
+
+def _in_full(part: Any) -> Any:
+    """A set of Python's own numbers with all their digits, which torch's default dtype does not hold."""
+    try:
+        return np.asarray(part) if isinstance(part, (list, tuple)) else part
+    except (TypeError, ValueError):  # for SetData to refuse
+        return part
 
 
 def _refuse(faults: Tensor, data: SetData, error: type[Exception], words: str) -> None:
@@ -484,10 +512,15 @@ def _units(values: Tensor, weights: Tensor) -> tuple[Any, Any]:
     """Weighted mean and standard deviation of each column; a constant column is only shifted, integers are kept."""
     if not values.is_floating_point() or len(values) == 0:
         return 0.0, 1.0
+    least = 1e-6 if values.dtype == torch.float32 else 1e-12  # of what is not the rounding of a constant
     values, share = values.double(), (weights / weights.sum()).double()[:, None]
     mean = (share * values).sum(0)
     spread = (share * (values - mean).square()).sum(0).sqrt()
-    return mean, torch.where(spread > 1e-6 * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)
+    return mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)
+
+
+def _units_of(model: Standardised) -> dict[str, Tensor]:
+    return {name: getattr(model, name).double().cpu() for name in ("mean", "scale", "out_mean", "out_scale")}
 
 
 def _as_json(name: str, value: Any) -> Any:
