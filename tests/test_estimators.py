@@ -353,7 +353,7 @@ def test_what_cannot_be_saved_is_said(tmp_path):
     class Mine(ao.SetRegressor):
         pass
 
-    with pytest.raises(ao.InputTypeError, match="save takes an estimator of anyorder, .*; got Mine, a class of your"):
+    with pytest.raises(ao.InputTypeError, match=r"save takes an estimator of anyorder, .*; got Mine, a class of your"):
         ao.save(Mine(**QUICK).fit(X, y), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -412,7 +412,7 @@ def test_refusals():
         regressor().fit(X, y).predict(X, orderings=0)
     with pytest.raises(ao.InputError, match="validation_fraction needs two sets or more; got 1"):
         regressor(validation_fraction=0.5).fit(X[:1], y[:1])
-    with pytest.raises(ao.InputError, match="optimizer must be one of .*did you mean 'adam'"):
+    with pytest.raises(ao.InputError, match=r"optimizer must be one of .*did you mean 'adam'"):
         regressor(optimizer="admm").partial_fit(X, y)
     embeds = regressor(model_options={"hidden": 8, "embedding": [5, 3, "learned"]})
     with pytest.raises(ao.InputTypeError, match="embedding reads whole numbers; X holds a fraction in set 1, at elem"):

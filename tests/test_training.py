@@ -878,7 +878,7 @@ def test_what_train_refuses():
         words = f"class numbers from 0 to 1, one an output of the model; data.targets hold {label}"
         with pytest.raises(ao.InputError, match=words):
             trained(labelled, start=two, loss="cross-entropy")
-        with pytest.raises(ao.InputError, match="validation.targets hold"):
+        with pytest.raises(ao.InputError, match=r"validation\.targets hold"):
             trained(SetData.of(data, torch.ones(48).long()), start=two, loss="cross-entropy", validation=labelled)
     with pytest.raises(ao.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
         trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)

@@ -147,7 +147,9 @@ class SetData:
         index = index.to(torch.int64)
         low, high = (int(v) for v in index.aminmax())
         if low < -count or high >= count:
-            raise InputError(f"index must be from {-count} to {count - 1}, of {count} sets; got {low if low < -count else high}")
+            raise InputError(
+                f"index must be from {-count} to {count - 1}, of {count} sets; got {low if low < -count else high}"
+            )
         return index if low >= 0 else index.remainder(count)
 
 

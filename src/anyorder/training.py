@@ -203,12 +203,12 @@ def train(
     ``loss``: a name of :data:`LOSSES` or a callable (outputs, targets) -> a scalar mean or one value a sample
     (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
     ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``InvarianceBudget``, which looks at
-    the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets with
-    a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the penalty is
-    taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
-    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch. ``workdir``: checkpoints and ``log.jsonl``;
-    a run found there is continued (one on other data or with other settings is refused), a finished one returned at
-    once. ``progress``: None shows a bar on a terminal and lines elsewhere.
+    the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets
+    with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the
+    penalty is taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
+    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch. ``workdir``:
+    checkpoints and ``log.jsonl``; a run found there is continued (one on other data or with other settings is
+    refused), a finished one returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
     ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
