@@ -254,6 +254,16 @@ def test_sets_without_a_target_change_what_is_learnt_through_the_penalty(run, tm
     assert any(not torch.equal(plain[name], with_more[name]) for name in plain)
 
 
+@pytest.mark.parametrize("options", ["--penalty-weight 0", "--model deepsets"])
+def test_sets_without_a_target_are_not_said_to_serve_where_there_is_no_penalty(run, tmp_path, options):
+    visits().to_csv("t.csv", index=False)
+    visits(40, seed=5).drop(columns="outcome").to_csv("more.csv", index=False)
+    train = TRAIN.replace("--hidden 4", "")
+    status, out, err = run(f"{train} {options} --unlabelled more.csv")
+    assert status == 0, err
+    assert "40 sets without a target are not used: this training has no penalty" in out
+
+
 def test_an_interrupted_run_waits_and_ends_as_if_it_had_not_been(run, tmp_path, monkeypatch):
     visits().to_csv("t.csv", index=False)
     train = commands.save
@@ -548,6 +558,10 @@ def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch)
     status, _, err = run(f"{TRAIN} --resume")
     assert status == 2
     assert "there is nothing to resume: no run for model is unfinished; leave --resume out to start afresh" in err
+    for name, content in {"a": "", "b": '["t.csv", nu'}.items():  # what a full disk leaves of a run's notes
+        (tmp_path / "home" / "runs" / name).mkdir(parents=True)
+        (tmp_path / "home" / "runs" / name / "asked.json").write_text(content)
+    assert "no run for model is unfinished" in run(f"{TRAIN} --resume")[2]
     with monkeypatch.context() as patch:
         interrupted_after(patch, 1)
         run(TRAIN)

@@ -26,7 +26,7 @@ from anyorder._checks import InputError, InputTypeError, one_of, real_number, wh
 from anyorder._files import home
 from anyorder.audit import audit
 from anyorder.audit_report import Report
-from anyorder.estimators import SetClassifier, SetRegressor
+from anyorder.estimators import SetClassifier, SetRegressor, takes_penalty
 from anyorder.export import export_onnx, onnx_paths
 from anyorder.models import MODELS
 from anyorder.set_model import Standardised
@@ -105,8 +105,11 @@ def train_table(
     if unlabelled is not None:
         read = learnt.schema.read(unlabelled, progress=progress)
         _tell_unseen(read, say)
-        further = read.data
-        say(f"{len(further)} sets without a target serve the penalty")
+        if _has_penalty(settings):
+            further = read.data
+            say(f"{len(further)} sets without a target serve the penalty")
+        else:
+            say(f"{len(read.data)} sets without a target are not used: this training has no penalty")
     if run.first_process:
         run.begin(force)
     kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
@@ -253,6 +256,13 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     TrainConfig(**{name: value for name, value in settings.items() if name in loop})
 
 
+def _has_penalty(settings: Mapping[str, Any]) -> bool:
+    """Whether the estimator will have a penalty, for which alone sets without a target are of use."""
+    with torch.device("meta"):
+        model = MODELS[settings.get("model", "recurrent")](1, 1, **(settings.get("model_options") or {}))
+    return takes_penalty(model) and settings.get("penalty_weight", 1.0) != 0
+
+
 def _check_seed(seed: int) -> None:
     if whole_number("--seed", seed, minimum=0) >= 2**32:
         raise InputError(f"--seed must be below {2**32}; got {seed}")
@@ -313,7 +323,7 @@ class _Run:
         if force:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "asked.json").write_text(self.asked)
+        write_atomically(self.folder / "asked.json", self.asked)
         if force:
             self._replaces.touch()
 
@@ -324,7 +334,10 @@ class _Run:
         """What sets an unfinished run for the same --out apart from this one."""
         here = json.loads(self.asked)
         for file in sorted(self.folder.parent.glob("*/asked.json")):
-            there = json.loads(file.read_text())
+            try:
+                there = json.loads(file.read_text(encoding="utf-8"))
+            except (ValueError, OSError):  # cut short, or gone by now: nothing can be said of it
+                continue
             if there[2] == here[2] and _has_checkpoint(file.parent):
                 if there[0] != here[0]:
                     return f"the unfinished run for {self.out} was of another table, {there[0]}"

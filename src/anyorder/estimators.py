@@ -31,7 +31,7 @@ from anyorder.inference import predict as outputs_of
 from anyorder.models import MODELS
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, Permutation, penalty_from_config
 from anyorder.recurrence import Recurrence
-from anyorder.set_model import Standardised
+from anyorder.set_model import SetModel, Standardised
 from anyorder.tables import SetData
 from anyorder.training import OPTIMIZERS, TrainConfig, train
 
@@ -241,8 +241,7 @@ class _SetEstimator(BaseEstimator):
             weight = InvarianceBudget() if one_of("penalty_weight", weight, ["auto"]) else None
         elif not callable(weight) and not isinstance(weight, InvarianceBudget):
             weight = real_number("penalty_weight", weight, at_least=0)
-        inner = self.model_.inner
-        if penalty is None or inner.invariant or not isinstance(getattr(inner, "recurrence", None), Recurrence):
+        if penalty is None or not takes_penalty(self.model_.inner):
             return None, 0.0
         if isinstance(weight, InvarianceBudget):
             weight = self._budget = self._budget or weight
@@ -462,6 +461,11 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         if (estimator._columns or 1) != model.out_features:
             raise InputError(f"{estimator._columns} columns for {model.out_features} outputs")
         return estimator
+
+
+def takes_penalty(model: SetModel) -> bool:
+    """Whether there is something for a penalty to do: a recurrence that does not ignore order by construction."""
+    return not model.invariant and isinstance(getattr(model, "recurrence", None), Recurrence)
 
 
 def _as_sets(X: Any, embeds: bool) -> SetData:
