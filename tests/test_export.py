@@ -66,6 +66,19 @@ def test_a_graph_that_disagrees_is_not_written(tmp_path, monkeypatch):
     assert not (tmp_path / "wrong.readout.onnx").exists()
 
 
+def test_a_graph_that_gives_nan_is_not_written(tmp_path, monkeypatch):
+    import onnx
+
+    model = randomised("rnn")
+    graphs = [onnx.load(p) for p in export_onnx(model, tmp_path / "m.onnx")[:2]]
+    weights = graphs[1].graph.initializer[0]
+    nan = np.full_like(onnx.numpy_helper.to_array(weights), np.nan)
+    weights.CopyFrom(onnx.numpy_helper.from_array(nan, weights.name))
+    monkeypatch.setattr(export, "_graph", lambda module, *_: graphs[isinstance(module, export._Readout)])
+    with pytest.raises(InputError, match="onnxruntime and torch differ by nan"):
+        export_onnx(model, tmp_path / "wrong.onnx")
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(InputError, match="SetTransformer cannot stream"):
         export_onnx(ao.SetTransformer(3, 2), tmp_path / "m.onnx")
