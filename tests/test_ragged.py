@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import anyorder as ao
+from anyorder.predictors import Sets
 
 
 def test_pad_keeps_every_element_and_fills_the_rest() -> None:
@@ -82,3 +83,9 @@ def test_a_batch_vector_in_any_order_gives_the_same_sets(dtype) -> None:
 def test_a_wrong_batch_vector_is_refused(call, match) -> None:
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_sets_that_are_all_empty_are_nothing_to_ask_a_predictor() -> None:
+    with pytest.raises(ao.InputError, match="elements must hold an element at least; all 2 sets are empty"):
+        Sets.of([np.empty((0, 2)), np.empty((0, 2))])
+    assert len(Sets.of([np.empty((0, 2)), np.ones((1, 2))])) == 2

@@ -212,6 +212,7 @@ def test_wrong_shapes_are_refused_and_leave_the_stream_as_it_was():
     ]:
         with pytest.raises(InputError, match=message):
             stream.update(bad)
+    stream.update([])  # no elements
     assert torch.equal(stream.value(), before)
     assert stream.seen == 1
     with pytest.raises(InputError, match=r"of 2 streams, elements have shape \[2, D\]"):

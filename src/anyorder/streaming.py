@@ -155,6 +155,8 @@ class Stream:
         if self.streams is None:
             if chunk.dim() not in (1, 2):
                 raise InputError(f"an element has shape [D], a chunk [n, D]; got {list(chunk.shape)}")
+            if chunk.shape == (0,):  # an empty list: a chunk of no elements
+                return chunk[None, :, None]
             return chunk.reshape(1, -1, chunk.shape[-1])
         if chunk.dim() not in (2, 3) or chunk.shape[0] != self.streams:
             raise InputError(
