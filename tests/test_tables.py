@@ -86,6 +86,13 @@ def test_set_data_of_set_data_replaces_only_what_is_given(ragged):
     assert torch.equal(again.offsets, ragged.offsets)
 
 
+def test_targets_and_weights_may_be_series_of_any_index():
+    y, weights = pd.Series([5, 6], index=[7, 3]), pd.Series([0.5, 1.5], index=["a", "b"])
+    data = SetData.of([[1.0], [2.0]], y=y, weights=weights)
+    assert (data.targets.tolist(), data.weights.tolist()) == ([5, 6], [0.5, 1.5])
+    assert SetData.of([[1.0]], y=[0.5]).targets.dtype == torch.float32
+
+
 def test_nan_of_a_neighbour_never_reaches_padding():
     data = SetData.of([[float("nan")], [1.0, 2.0], [3.0]])
     assert data.batch([1, 2])[0].isfinite().all()
@@ -120,6 +127,9 @@ def test_text_is_refused():
         SetData.of(np.array([["a", "b"]]))
     with pytest.raises(InputTypeError, match="array 0 is not an array of numbers"):
         SetData.of([["a", "b"]])
+    for y in (["a"], pd.Series(["a"]), np.array(["a"])):
+        with pytest.raises(InputTypeError, match="y must hold numbers, one row a set"):
+            SetData.of([[1.0]], y=y)
 
 
 def test_an_index_of_fractions_is_refused(ragged):
@@ -453,6 +463,15 @@ def test_bad_tables_give_one_clear_line(tmp_path, name, rows, options, message):
     with pytest.raises(InputError, match=message) as caught:
         read_table(path, **{"set_id": "visit", "target": "outcome", **options})
     assert "\n" not in str(caught.value)
+
+
+def test_columns_may_be_named_by_numbers():
+    rows = pd.DataFrame([[1, 0.5, "x", 2], [1, 1.5, "y", 1], [2, 2.5, "x", 1]])
+    data, schema = read_table(rows, set_id=0, order=3, features=[1, 2], categorical=[1])
+    assert (schema.set_id, schema.column_names) == ("0", ["1=0.5", "1=1.5", "1=2.5", "2=x", "2=y"])
+    assert torch.equal(schema.read(rows).data.elements, data.elements)
+    with pytest.raises(InputError, match="has no column '9'; its columns are 0, 1, 2"):
+        read_table(rows, set_id=9)
 
 
 def test_what_spreadsheets_write_is_read(tmp_path):

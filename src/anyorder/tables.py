@@ -76,7 +76,8 @@ class SetData:
             elements, offsets = _flat(X)
         else:
             elements, offsets = _flat_block(X)
-        return cls(elements if dtype is None else elements.to(dtype), offsets, *_as_rows(y, weights))
+        elements = elements if dtype is None else elements.to(dtype)
+        return cls(elements, offsets, _as_rows("y", y), _as_rows("weights", weights))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -153,8 +154,14 @@ class SetData:
         return index if low >= 0 else index.remainder(count)
 
 
-def _as_rows(*columns: Any) -> list[Tensor | None]:
-    return [None if column is None else torch.as_tensor(column) for column in columns]
+def _as_rows(name: str, rows: Any) -> Tensor | None:
+    """A tensor of what was given; a list of Python's floats becomes torch's default dtype."""
+    try:
+        if rows is not None and not isinstance(rows, (Tensor, list, tuple)):
+            rows = np.require(rows, requirements=["C", "W"])
+        return None if rows is None else torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(f"{name} must hold numbers, one row a set; got {type(rows).__name__}: {error}") from None
 
 
 def _flat(sets: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -370,7 +377,10 @@ def learn_table(
     one_of("missing", missing, MISSING)
     if task is not None:
         one_of("task", task, TASKS)
-    kinds = dict.fromkeys(categorical, "category")
+    set_id = str(set_id)  # a DataFrame may name its columns by numbers; read, they are text
+    target, order = (None if name is None else str(name) for name in (target, order))
+    features = None if features is None else [str(name) for name in features]
+    kinds = {str(name): "category" for name in categorical}
     columns = Columns(source, set_id, target, order, features, kinds, missing, progress)
     if columns.rows == 0:
         raise InputError(f"every row of {columns.source} has a missing value; drop-row leaves nothing to learn from")
