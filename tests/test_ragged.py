@@ -86,6 +86,6 @@ def test_a_wrong_batch_vector_is_refused(call, match) -> None:
 
 
 def test_sets_that_are_all_empty_are_nothing_to_ask_a_predictor() -> None:
-    with pytest.raises(ao.InputError, match="elements must hold an element at least; all 2 sets are empty"):
+    with pytest.raises(ao.InputError, match="at least one set with elements; got 2 empty sets"):
         Sets.of([np.empty((0, 2)), np.empty((0, 2))])
     assert len(Sets.of([np.empty((0, 2)), np.ones((1, 2))])) == 2
