@@ -89,7 +89,7 @@ def save(
         if name not in _ESTIMATORS or type(model) is not getattr(anyorder, name):
             raise InputTypeError(
                 f"save takes an estimator of anyorder, {' or '.join(_ESTIMATORS)}; got {name}, a class of your own, "
-                "which load could not rebuild (save its model_, or pickle it)"
+                "which load could not rebuild (save its model_)"
             )
         model, details = model.storage_parts()
         estimator = {"name": name, "details": details}
