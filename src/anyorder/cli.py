@@ -60,7 +60,7 @@ def train(
     model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
     cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
     hidden: int | None = typer.Option(None, help="Width of the hidden state."),
-    penalty_weight: str = typer.Option("auto", help="Of the penalty on order: a number, 0, or auto (all but no order)."),
+    penalty_weight: str = typer.Option("auto", help="Of the penalty on order: a number; auto: order hardly counts."),
     epochs: int | None = typer.Option(None, help="Passes over the sets."),
     batch_size: int | None = typer.Option(None, help="Sets a step."),
     learning_rate: float | None = typer.Option(None, help="Of the optimiser."),

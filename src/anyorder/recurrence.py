@@ -419,8 +419,9 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     which is often of the very module that holds the recurrence. torch's own modules start at zeros by default; an own
     step needs it. A wrapped module, or one behind a step that is a bound method, is owned, and its dropout is off in
     ``step``; the modules a function calls are the caller's own affair, and a module that keeps a recurrence of its own
-    method must give it as one, ``lambda element, state: self.step(element, state)``: it cannot own itself. A cell with hooks or a
-    ``forward`` of its own is run step by step, as an own step is; a sequence module with such is refused.
+    method must give it as one, ``lambda element, state: self.step(element, state)``: it cannot own itself.
+    A cell with hooks or a ``forward`` of its own is run step by step, as an own step is; a sequence module with such is
+    refused.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
