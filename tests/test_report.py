@@ -298,14 +298,16 @@ def test_where_no_method_reaches_the_goal_accuracies_with_the_most_labels_are_co
     assert found[1] == "does not hold"
 
 
-def test_lengths_are_summed_up_for_every_cell_and_for_models_without_one():
+def test_lengths_are_summed_up_for_every_cell_and_sire_is_held_against_plain_and_deepsets():
     rows = [
-        *figures("mae", {"plain": 30.0, "sire": 20.0}, spread=0.0, cell="gru", length=100),
-        *figures("mae", {"deepsets": 10.0}, spread=0.0, cell=None, length=100),
+        *figures("mae", {"plain": 30.0, "sire": 20.0}, cell="gru", length=100),
+        *figures("mae", {"deepsets": 10.0}, cell=None, length=100),
     ]
-    *_, last = claims_of(EXPERIMENTS["lengths"], rows)
-    assert last.text == "Mean error on 100 numbers after training on at most 10: deepsets 10"
-    assert last.short == "mean error at 100: gru plain 30, sire 20; deepsets 10"
+    found = claims_of(EXPERIMENTS["lengths"], rows)
+    judged = {(claim.cells["cell"], claim.cells["against"]): claim.verdict for claim in found if claim.verdict}
+    assert judged == {("gru", "plain"): "holds", ("gru", "deepsets"): "does not hold"}
+    assert found[-1].text == "Mean error on 100 numbers after training on at most 10: deepsets 10"
+    assert found[-1].short == "mean error at 100: gru plain 30, sire 20; deepsets 10"
 
 
 @pytest.mark.parametrize("name", ["labels", "half-range", "dial", "lengths", "sum"])

@@ -315,8 +315,9 @@ _lengths = Plan(
 )
 LENGTHS = Experiment(
     name="lengths",
-    short="sets longer than any in training",
-    claim="Beyond the paper: how each method does on sets longer than any it was trained on.",
+    short="SIRE errs less on sets longer than in training",
+    claim="Beyond the paper: on sets longer than any in training a recurrence with SIRE errs less than one without, "
+    "and than DeepSets.",
     choices="Sum of 2 to 10 numbers below 10, tested up to 100 of them; 5,000 samples, 3,000 steps. Settings "
     "are chosen from two seeds.",
     run=run_task,
