@@ -506,6 +506,17 @@ def test_the_pages_say_what_the_rows_say_and_nothing_is_fetched(tmp_path):
     assert re.search(r"0\.9820 ± 0\.0016", page)
 
 
+def test_what_fails_is_said_with_our_understanding_of_it_and_tables_are_not_repeated(tmp_path):
+    rows = rows_of("half-range", lambda trial, n: 0.5 - 0.1 * (trial.method == "sire"))
+    section = section_of(EXPERIMENTS["half-range"], "laptop", rows)
+    told = replace(section, experiment=replace(section.experiment, remark="Because of this."))
+    text = markdown([told])
+    assert "**Where it does not hold.** Because of this.\n" in text
+    assert "- 9 of the 9 comparisons in the table “Accuracy with the penalty and without; " in text
+    assert "Not so: n = 10" not in text
+    assert "Because of this." not in markdown([replace(told, claims=[])])
+
+
 def test_claims_of_every_cell_stand_in_a_table(tmp_path):
     write_rows(tmp_path / "half-range.jsonl", rows_of("half-range", lambda trial, n: 0.5))
     text, page = (path.read_text() for path in write_report(tmp_path))

@@ -117,8 +117,14 @@ class Section:
         return any(len(entry.speed) for entry in self.entries)
 
     @property
-    def failing(self) -> list[Claim]:
-        return [claim for claim in self.claims if claim.verdict == "does not hold"]
+    def failing(self) -> list[str]:
+        """What does not hold: claims that stand by themselves, and how many lines of each table."""
+        found = [f"Not so: {claim.text}" for claim in self.claims if not claim.table and _fails(claim)]
+        for caption, claims in self.tables.items():
+            if lines := sum(map(_fails, claims)):
+                judged = sum(claim.verdict is not None for claim in claims)
+                found.append(f"{lines} of the {judged} comparisons in the table “{caption}”")
+        return found
 
     @property
     def ours(self) -> str:
@@ -129,13 +135,17 @@ class Section:
     @property
     def sentences(self) -> list[Claim]:
         """The claims that stand by themselves, without those of :attr:`failing`."""
-        return [claim for claim in self.claims if not claim.table and claim not in self.failing]
+        return [claim for claim in self.claims if not claim.table and not _fails(claim)]
 
     @property
     def tables(self) -> dict[str, list[Claim]]:
         """The claims that are lines of a table, by its caption."""
         captions = dict.fromkeys(claim.table for claim in self.claims if claim.table)
         return {caption: [claim for claim in self.claims if claim.table == caption] for caption in captions}
+
+
+def _fails(claim: Claim) -> bool:
+    return claim.verdict == "does not hold"
 
 
 def write_report(folder: str | Path) -> tuple[Path, ...]:
@@ -561,7 +571,8 @@ def markdown(sections: Sequence[Section]) -> str:
                 met = {True: "yes", False: "no", None: ""}[c.met]
                 lines.append(f"| {c.what} | {c.paper} | {pm(c.ours, 4)} | {len(c.ours)} | {c.accepted} | {met} |")
         if s.failing:
-            lines += ["", "**Where it does not hold.**", "", *(f"- Not so: {claim.text}." for claim in s.failing)]
+            lines += ["", f"**Where it does not hold.** {s.experiment.remark}".rstrip(), ""]
+            lines += [f"- {text}." for text in s.failing]
         if s.sentences:
             lines += ["", "**What the rows say.**", ""]
             lines += [f"- {claim.verdict or 'seen'}: {claim.text}" for claim in s.sentences]

@@ -136,7 +136,8 @@ class Experiment:
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
     to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
-    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries.
+    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
+    how we understand what does not hold, shown only where something does not.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Experiment:
     charts: Sequence[Chart] = ()
     short: str = ""
     reported: str = "not tried"
+    remark: str = ""
     cpus: int = 1
     gpus: float = 0.0
 
