@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q -c constraints.txt
 .PHONY: demo test lint bench results browser clean
 
 .venv/base: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(PIP) -e .
 	touch $@
 

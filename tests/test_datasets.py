@@ -393,6 +393,7 @@ def test_a_form_nobody_can_get_says_so_and_has_others_beside_it():
 def test_a_damaged_file_is_refused_by_its_hash(folder):
     write(folder / "ecg/ecg5000.npz", "not the real one")
     for read in (datasets.ecg5000, lambda: sources.fetch("ecg5000")):
+        write(folder / "ecg5000.sha256", f"{hashlib.sha256(b'x').hexdigest()}  ecg/ecg5000.npz")  # overrides nothing
         with pytest.raises(InputError, match=r"ecg5000.npz is damaged: its sha256 is .*, expected b54304278c53"):
             read()
 
@@ -790,6 +791,7 @@ def test_data_commands(folder):
         assert name in listed.stdout
         assert source.licence in listed.stdout
     assert "2.0 kB" in listed.stdout
+    assert "not here, can be fetched, 11.6 MB" in listed.stdout  # MNIST, by its published sizes
     assert str(folder) in run_cli("where").stdout
     assert run_cli("where", "ecg5000").stdout.strip() == str(folder / "ecg/ecg5000.npz")
     with pytest.raises(InputError, match="hapt is in none of the folders searched"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from anyorder.paper.real_verdicts import REAL_VERDICTS
 from anyorder.paper.trials import Trial
 from anyorder.penalties import SIRE
 from anyorder.tables import SetData
-from anyorder.training import TrainConfig
+from anyorder.training import TrainConfig, TrainResult
 
 SETTING = {
     "labels": 1.0,
@@ -175,6 +176,23 @@ def test_a_dear_penalty_shows_in_the_rate_and_timing_leaves_the_model_alone():
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
 
 
+def test_the_rate_is_taken_on_whole_batches_in_train_mode_without_the_set_up(monkeypatch):
+    seen = []
+
+    def timed(model, loss, data, **options):
+        seen.append((len(data), model.training))
+        time.sleep(0.1)  # set-up, say
+        return TrainResult(seconds=1e-6)
+
+    monkeypatch.setattr(real_runs, "train", timed)
+    few = generated.beats().train.select(range(5))
+    model = RecurrentSetModel(1, 3, hidden=4).eval()
+    rate = real_runs.rate_over_plain_torch(model, few, TrainConfig(batch_size=16, device="cpu"))
+    assert seen == [(48, True)] * 3
+    assert rate > 100  # that of a microsecond, not of the set-up
+    assert not model.training
+
+
 def test_the_best_epoch_is_kept_and_drawn(tmp_path):
     outcome = run(tmp_path, "plain", generated.beats(), track=True, epochs=2)
     assert len(outcome["curve"]["validation"]) == 2
@@ -269,7 +287,7 @@ def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
     by_method = {claim.cells["method"]: claim for claim in claims}
     assert [by_method[m].verdict for m in ("plain", "sire", "deepsets")] == [None, verdict, None]
     judged = by_method["sire"]
-    assert "10 % of the labels: sire has accuracy above plain's" in judged.text
+    assert "10 % of the labels: sire has accuracy above that of plain" in judged.text
     assert f"paired difference {gain:+.3f}" in judged.text
     assert judged.cells["where"] == "10 % of the labels"
     assert judged.cells["accuracy by weight"].startswith("1: 0.500; 10: ")
@@ -284,7 +302,17 @@ def test_a_penalty_is_not_judged_on_one_seed():
     rows = [row("plain", 0, 0.8), row("sire", 0, 0.9, weight=1.0)]
     sire = REAL_VERDICTS["activity"](rows, rows)[1]
     assert sire.verdict is None
-    assert sire.cells["minus plain's"] == "+0.100 (one seed)"
+    assert sire.cells["difference"] == "+0.100 (one seed)"
+
+
+def test_a_penalty_on_shuffled_orderings_is_judged_by_shuffling_alone():
+    accuracies = {"plain": 0.5, "pi-sgd": 0.8, "sire+shuffle": 0.7, "sire": 0.6}
+    rows = [row(method, s, at + 0.001 * s * (method[0] == "s")) for method, at in accuracies.items() for s in range(5)]
+    found = {claim.cells["method"]: claim for claim in REAL_VERDICTS["activity"](rows, rows) if claim.table}
+    assert found["sire+shuffle"].verdict == "does not hold"
+    assert found["sire+shuffle"].cells["against"] == "pi-sgd"
+    assert found["sire"].verdict == "holds"
+    assert found["sire"].cells["against"] == found["pi-sgd"].cells["against"] == "plain"
 
 
 def few_and_many(gains):
@@ -298,10 +326,11 @@ def few_and_many(gains):
 def test_several_cells_are_summed_up_first_with_the_number_of_comparisons():
     short = few_and_many({0.05: 0.1, 0.1: 0.0, 1.0: -0.1})[0]
     assert short.text == (
-        "In short, of 3 comparisons with plain: clearly above: sire (5 % of the labels, accuracy). Clearly below: sire "
-        "(100 % of the labels, accuracy). Each interval is one of 95 %: by chance alone about 0.2 of 3 would seem clear"
+        "In short, of 3 comparisons with the same training without penalty: clearly above: sire (5 % of the labels, "
+        "accuracy). Clearly below: sire (100 % of the labels, accuracy). Each interval is one of 95 %, over seeds that "
+        "share the test sets: by chance alone at least 0.2 of 3 would seem clear"
     )
-    assert short.short == "of 3 comparisons with plain, 1 clearly above and 1 below"
+    assert short.short == "of 3 comparisons with the same training without penalty, 1 clearly above and 1 below"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from anyorder import InputError
+from anyorder._checks import Diverged
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, summary_table, write_report
 from anyorder.paper.statistics import Sample, ahead, difference, fewer, labels_for, level, pm, sample_of, times_fewer
@@ -515,6 +516,37 @@ def test_what_fails_is_said_with_our_understanding_of_it_and_tables_are_not_repe
     assert "- 9 of the 9 comparisons in the table “Accuracy with the penalty and without; " in text
     assert "Not so: n = 10" not in text
     assert "Because of this." not in markdown([replace(told, claims=[])])
+
+
+def test_what_a_curve_does_not_have_is_not_drawn():
+    chart = Chart("epoch", "gap", curve=True)
+    one = {"method": "deepsets", "seed": 0, "setting": {}, "selected": True}
+    none, some = {"epoch": [0, 1], "gap": [None, None]}, {"epoch": [0, 1], "gap": [0.5, None]}
+    assert lines_of(chart, [{**one, "curve": none}]) == []
+    (line,) = lines_of(chart, [{**one, "method": "sire", "curve": some}])
+    assert list(line.points) == [0.0]
+
+
+def test_a_damaged_data_file_costs_the_report_its_picture_and_no_more(tmp_path, monkeypatch):
+    def damaged(name):
+        raise InputError("ecg5000.npz is damaged")
+
+    monkeypatch.setattr("anyorder.paper.report.picture_of", damaged)
+    write_rows(tmp_path / "dial.jsonl", rows_of("dial", lambda trial, n: 0.9, "smoke"))
+    assert "data:image/png" not in write_report(tmp_path)[1].read_text()
+
+
+def test_a_setting_that_diverged_is_in_no_table_and_stops_no_report(tmp_path):
+    def accuracy(trial, length):
+        if trial.setting.get("penalty_weight") == 1000.0 or trial.method == "plain":
+            raise Diverged("training diverged")
+        return by_weight(trial, length)
+
+    write_rows(tmp_path / "sub-vs-sire.jsonl", rows_of("sub-vs-sire", accuracy))
+    text = write_report(tmp_path)[0].read_text()
+    assert "| sire |  | penalty weight 10 | 0.9820 ± 0.0016 |" in text
+    assert "105 of 105 trials" in text
+    assert "SIRE beats no penalty" not in text  # no plain run has figures
 
 
 def test_claims_of_every_cell_stand_in_a_table(tmp_path):

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import toy_experiment
 from anyorder import InputError, InputTypeError
+from anyorder._checks import Diverged
 from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import duration, reproduce
@@ -97,6 +98,22 @@ def test_a_setting_that_diverged_once_is_never_chosen():
         if row["setting"]["weight"] == 3.0 and row["seed"] == 1:
             row["validation"] = {"loss": math.nan}
     assert experiment.choice("smoke", "a", {"n": 5}, rows) == {"weight": 2.0}
+
+
+def diverging(trial, data, workdir):
+    if trial.setting["weight"] == 3.0:
+        raise Diverged("training diverged, the loss is nan")
+    return toy_experiment.run(trial, data, workdir)
+
+
+def test_a_training_that_diverges_is_a_row_without_figures_and_is_not_run_again(tmp_path):
+    experiment = replace(toy_experiment.toy(), run=diverging)
+    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1)
+    lost = [row for row in rows if row["setting"]["weight"] == 3.0]
+    assert lost
+    assert all((row["validation"], row["metrics"]) == ({}, {"diverged": 1.0}) for row in lost)
+    assert experiment.choice("smoke", "a", {"n": 5}, rows) == {"weight": 2.0}
+    assert {row["trial"] for row in rows} == {trial.key for trial in experiment.trials("smoke", rows)}
 
 
 def test_maximize_turns_the_choice_around():
@@ -499,6 +516,26 @@ def test_a_group_goes_on_where_one_of_it_has_no_data(tmp_path, monkeypatch, caps
     assert f"toy is left out: {said}" in capsys.readouterr().out
     assert not (tmp_path / "toy.jsonl").exists()
     assert {row["method"] for row in read_rows(tmp_path / "other.jsonl")} == {"a"}
+
+
+def test_a_group_runs_a_method_where_there_is_one_and_a_bad_line_stops_only_its_own(tmp_path, capsys):
+    (tmp_path / "dial.jsonl").write_text("not JSON\n{}\n")
+    problems = reproduce("synthetic", "smoke", out=tmp_path, only=["sub", "sire"], dry_run=True)
+    assert [problem.split(":")[0] for problem in problems] == ["dial"]
+    said = capsys.readouterr().out
+    assert "\nparity, smoke scale" in said  # has no sub
+    assert "\nsub-vs-sire, smoke scale" in said
+    reproduce("synthetic", "smoke", out=tmp_path, only=["sub"], dry_run=True)
+    assert "parity" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="only must be one of"):
+        reproduce("synthetic", "smoke", out=tmp_path, only=["subb"], dry_run=True)
+
+
+def test_too_few_seeds_to_choose_by_are_said_to_be(tmp_path, capsys):
+    reproduce("parity", "laptop", out=tmp_path, seeds=1, dry_run=True)
+    assert "Settings are chosen from 2 seeds; with 1 the report shows" in capsys.readouterr().out
+    reproduce("parity", "laptop", out=tmp_path, seeds=2, dry_run=True)
+    assert "Settings are chosen from" not in capsys.readouterr().out.replace("Settings are chosen from two", "")
 
 
 def test_a_continued_trial_does_not_set_the_pace(tmp_path, monkeypatch, capsys):

@@ -23,6 +23,10 @@ class InputError(ValueError):
     """A value breaks a rule; the message says which value, which rule, and what to do."""
 
 
+class Diverged(InputError):
+    """A training whose loss or validation figure was never finite: there is no model to give back."""
+
+
 class InputTypeError(TypeError):
     """An argument is of the wrong kind; the message says what was expected and what was received."""
 

@@ -169,8 +169,9 @@ def data_list() -> None:
             trusting = ", can be fetched with --trust" if source.url else ""
             state = "not here" + (", can be fetched" if source.downloads else trusting)
         else:
-            state = f"in {folder}, {sources.size_text(name)}"
-        typer.echo(f"{name}: {source.what}\n    {state}; licence: {source.licence}")
+            state = f"in {folder}"
+        size = f", {text}" if (text := sources.size_text(name)) else ""
+        typer.echo(f"{name}: {source.what}\n    {state}{size}; licence: {source.licence}")
 
 
 @data.command("fetch", epilog=_EXAMPLE + "data fetch mnist")

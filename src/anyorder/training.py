@@ -26,7 +26,7 @@ from accelerate.utils import broadcast, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder._checks import Diverged, InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
@@ -582,7 +582,7 @@ class _Run:
     def _diverged(self, record: Record, what: str, value: float) -> Record:
         message = f"the {what} is {value} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
         if self.best is None:
-            raise InputError(f"training diverged, {message}")
+            raise Diverged(f"training diverged, {message}")
         warnings.warn(
             f"training stopped, {message}; the weights of epoch {self.result.best_epoch} are kept", stacklevel=2
         )

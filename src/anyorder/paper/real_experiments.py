@@ -179,16 +179,19 @@ _bags = Plan(
         "set-transformer": grid(learning_rate=[0.0003, 0.001, 0.003]),
     },
     seeds=5,
-    seconds=lambda trial: 10 * _recurrent_cost(12.0)(trial),
+    seconds=lambda trial: 10 * _recurrent_cost(12.0)(trial) / 3,
 )
 BAGS = Experiment(
     name="bags",
     short="a penalty on order helps on bags of instances",
     claim="Beyond the paper: bags of instances, whose order means nothing, from few labels.",
     choices="Musk1 (92 bags) and elephant (200), ten-fold cross-validation repeated with five seeds; a fifth of each "
-    "training part chooses among three candidates a method; features standardised; GRU of 32 units on a layer of 64, "
-    "60 steps in batches of 32. With 10 % of the labels the penalty also sees the unlabelled training bags; settings "
-    "are chosen by the whole validation part all the same.",
+    "training part is held out for validation, and the mean over all folds and seeds chooses one of three candidates a "
+    "method: so nearly every bag has a part in the choice, for every method alike, and accuracies are a little high. "
+    "The seeds divide the same bags anew, so their spread is less than that of other bags would be. Features "
+    "standardised; GRU of 32 units on a layer of 64, 60 steps in batches of 32. With 10 % of the labels the penalty "
+    "also sees the unlabelled training bags; settings are chosen by the whole validation part all the same. π-SGD "
+    "averages 5 orderings at test time.",
     run=run_folds,
     plans={
         "smoke": shrunk(_bags, folds=2, encoder=[8]),
@@ -240,7 +243,7 @@ _pointcloud = Plan(
     methods={
         "sire+shuffle": grid(dropout=[0.75, 0.3], penalty_weight=[0.1], states=["prefix"], pairs=[2]),
         "deepsets": grid(dropout=[0.5, 0.2], equivariant=[True], pooling=["max"]),
-        "pi-sgd": grid(dropout=[0.75, 0.3]),
+        "pi-sgd": grid(dropout=[0.75, 0.3], votes=[1]),
         "plain": grid(dropout=[0.75, 0.3]),
         "set-transformer": grid(dropout=[0.5, 0.1], inducing=[16], hidden=[128]),
     },
@@ -367,7 +370,7 @@ DIGITS = Experiment(
     choices="1,297 digits to train on, 500 to test, each reordered inside windows of 4 and then of 7 of its 64 pixels. "
     "Pixels are standardised. GRU of 64 units with update-gate biases from log U(1, 64) in every recurrent arm; 800 "
     "steps in batches of 64; three candidates a method: learning rates without a penalty, weights with one (four swaps "
-    "a sample and step).",
+    "a sample and step). π-SGD averages 5 orderings at test time.",
     run=run_split,
     plans={"smoke": shrunk(_digits, labels=0.05), "laptop": _digits, "paper": replace(_digits, seeds=20)},
     select="accuracy",
@@ -409,7 +412,9 @@ PERTURBED_MNIST = Experiment(
     choices="Each image is reordered inside consecutive windows of 4 and then of 7 pixels (a pixel moves 9 places at "
     "most, not 11). One pixel a step. The GRU's update-gate biases come from log U(1, 200) in every recurrent arm: "
     "without it the loss does not move for hundreds of steps, and a plain GRU stays far below what it can do. Pixels "
-    "are standardised. One cycle of 15 epochs in batches of 64; the best epoch on 5,000 held-out images is kept.",
+    "are standardised. One cycle of 15 epochs to a rate of .006 (CNN: .001) in batches of 64; the best epoch on "
+    "5,000 held-out images is kept. One candidate a method: the penalty's weight is 30, with eight swaps a sample "
+    "and step.",
     run=run_split,
     plans={
         "smoke": shrunk(_digits, labels=0.05),

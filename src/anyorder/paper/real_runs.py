@@ -140,15 +140,13 @@ def rate_over_plain_torch(
 ) -> float:
     """How fast a few training steps are against the same network in plain PyTorch: nn.GRU, no penalty, Adam.
 
-    Both take the same batches in turn; the best of ``rounds`` counts.
+    Both take the same batches in turn, their steps alone being timed; the best of ``rounds`` counts.
     """
-    some = data.select(torch.arange(min(batches * config.batch_size, len(data))))
+    some = data.select(torch.arange(batches * config.batch_size) % len(data))
     ours, plain = [], []
     for _ in range(rounds):
-        few = replace(config, epochs=1)
-        began = time.perf_counter()
-        train(copy.deepcopy(model), "cross-entropy", some, config=few, progress=False, **penalised)
-        ours.append(time.perf_counter() - began)
+        few, own = replace(config, epochs=1), copy.deepcopy(model).train()
+        ours.append(train(own, "cross-entropy", some, config=few, progress=False, **penalised).seconds)
         plain.append(_plain_torch_seconds(model, some, config.batch_size))
     return min(plain) / min(ours)
 
@@ -156,7 +154,7 @@ def rate_over_plain_torch(
 def _plain_torch_seconds(model: RecurrentSetModel, data: SetData, batch_size: int) -> float:
     """An epoch over ``data`` with the encoder and the read-out of ``model`` around a torch.nn.GRU of its size."""
     width, hidden = model.encode(data.batch(torch.arange(1))[0]).shape[2], model.recurrence.start(1).shape[-1]
-    encoder, head = copy.deepcopy(model.encoder), copy.deepcopy(model.readout)
+    encoder, head = (copy.deepcopy(part).train() for part in (model.encoder, model.readout))
     gru = nn.GRU(width, hidden, batch_first=True)
     optimizer = torch.optim.Adam([*encoder.parameters(), *gru.parameters(), *head.parameters()])
     assert data.targets is not None

@@ -337,7 +337,7 @@ def _comparisons(experiment: Experiment, rows: Sequence[Row]) -> list[Comparison
         if expected.sd is not None:
             paper += f" ({expected.sd:g})"
         low, high = expected.band
-        free = (math.isinf(low) and math.isinf(high)) or (low, high) == (0.0, 1.0)
+        free = math.isinf(low) and math.isinf(high)
         place = spelled(dict(expected.where))
         what = f"{expected.method}{', ' + place if place else ''}: {expected.metric}"
         accepted = "" if free else f"{low:g} to {high:g}"
@@ -393,7 +393,9 @@ def _differences(lines: list[Line], base: str) -> list[Line]:
 def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
     if chart.curve:
         curve = row.get("curve") or {chart.x: [], chart.metric: []}
-        yield from zip(curve[chart.x], curve[chart.metric], strict=True)
+        for x, y in zip(curve[chart.x], curve[chart.metric], strict=True):
+            if y is not None:  # a model without a state has no gap to draw
+                yield x, y
     elif chart.metric in row["metrics"]:
         x = row["setting"].get(chart.x)
         if _is_number(x):
@@ -515,8 +517,11 @@ def labels_figure(section: Section) -> Figure | None:
 
 
 def _picture(name: str) -> str | None:
-    """The picture of an experiment's data as a data: address, where the data is there."""
-    figure = picture_of(name)
+    """The picture of an experiment's data as a data: address, where the data is there and whole."""
+    try:
+        figure = picture_of(name)
+    except InputError:
+        return None
     if figure is None:
         return None
     buffer = io.BytesIO()

@@ -49,11 +49,13 @@ def reproduce(
     check_engine(engine, jobs, address, gpus or 0)
     options: dict[str, Any] = {"only": only, "seeds": seeds}
     if name in GROUPS:
-        total = sum(EXPERIMENTS[n].estimated_seconds(_plan(n, scale, out, options)[2]) for n in GROUPS[name])
-        print(f"{name}, {scale} scale: {', '.join(GROUPS[name])}. About {duration(total)} of one core's time in all.\n")
+        rows_path(out, name)  # what is wrong with the folder is wrong for all
+        chosen = _of_group(name, scale, only)
+        total = sum(_estimate(each, scale, out, {**options, "only": methods}) for each, methods in chosen.items())
+        print(f"{name}, {scale} scale: {', '.join(chosen)}. About {duration(total)} of one core's time in all.\n")
         more: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "cpus": cpus, "gpus": gpus}
-        more |= {"dry_run": dry_run, **options}
-        return [problem for each in GROUPS[name] for problem in _one_of_a_group(each, scale, out, more)]
+        more |= {"dry_run": dry_run, "seeds": seeds}
+        return [p for each, methods in chosen.items() for p in _one_of_a_group(each, methods, scale, out, more)]
     experiment = EXPERIMENTS[name]
     experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=experiment.gpus if gpus is None else gpus)
     if experiment.gpus:
@@ -62,6 +64,9 @@ def reproduce(
     rows, trials, left = _plan(name, scale, out, options)
     processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
     print(plan_text(experiment, scale, trials, left, processes if engine == "local" else None), flush=True)
+    searched = experiment.plan(scale).tune_seeds or experiment.plan(scale).seeds
+    if seeds is not None and seeds < searched:
+        print(f"Settings are chosen from {searched} seeds; with {seeds} the report shows candidates and no choice.")
     if dry_run or not left:
         return []
     command = f"anyorder reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
@@ -85,10 +90,31 @@ def _plan(
     return rows, trials, [trial for trial in trials if trial.key not in done]
 
 
-def _one_of_a_group(name: str, scale: str, out: str | Path, options: dict[str, Any]) -> list[str]:
+def _of_group(name: str, scale: str, only: Sequence[str] | None) -> dict[str, list[str] | None]:
+    """The experiments of a group with the methods to run of each (None: all), without those that have none of them."""
+    if only is None:
+        return dict.fromkeys(GROUPS[name])
+    methods = {each: EXPERIMENTS[each].plan(scale).methods for each in GROUPS[name]}
+    known = {method for mine in methods.values() for method in mine}
+    wanted = [one_of("only", method, sorted(known)) for method in only]
+    chosen = {each: [method for method in wanted if method in mine] for each, mine in methods.items()}
+    return {each: mine for each, mine in chosen.items() if mine}
+
+
+def _estimate(name: str, scale: str, out: str | Path, options: dict[str, Any]) -> float:
+    """Seconds of what is left of an experiment; 0 where its rows cannot be read, which it will say in its turn."""
+    try:
+        return EXPERIMENTS[name].estimated_seconds(_plan(name, scale, out, options)[2])
+    except InputError:
+        return 0.0
+
+
+def _one_of_a_group(
+    name: str, only: list[str] | None, scale: str, out: str | Path, options: dict[str, Any]
+) -> list[str]:
     """Reproduce ``name``; where it cannot even start, for want of data say, that is its problem and no one else's."""
     try:
-        return reproduce(name, scale, out=out, **options)
+        return reproduce(name, scale, out=out, only=only, **options)
     except InputError as error:
         print(f"{name} is left out: {error}", flush=True)
         return [f"{name}: {error}"]

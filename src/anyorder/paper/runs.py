@@ -72,7 +72,6 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
             curve["seconds"].append(short(spent))
             curve["loss"].append(short(record["loss"]))
             curve["accuracy"].append(short(figures(validation).get("accuracy", math.nan)))
-            model.train()
 
     penalty, weight = _penalty(trial.method, setting)
     result = train(

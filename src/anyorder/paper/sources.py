@@ -243,10 +243,15 @@ def where(name: str) -> Path | None:
 
 
 def size_text(name: str) -> str:
-    """How large the files of a source are on disk, for people: ``"2.6 MB"``."""
+    """How large the files of a source are, on disk or else as published, for people: ``"2.6 MB"``; "" if not known."""
     source, folder = SOURCES[name], where(name)
-    paths = [path for file in source.files if folder for path in _files_below(folder / file.path)]
-    size = float(sum(path.stat().st_size for path in paths))
+    if folder is None:
+        size = float(sum(file.size or 0 for file in source.files))
+    else:
+        paths = [path for file in source.files for path in _files_below(folder / file.path)]
+        size = float(sum(path.stat().st_size for path in paths))
+    if not size:
+        return ""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.1f} {unit}"
@@ -323,7 +328,7 @@ def _verify(source: Source, folder: Path) -> None:
     if record.exists():
         for line in record.read_text().splitlines():
             written, _, name = line.partition("  ")
-            expected[name] = f"sha256:{written}"
+            expected[name] = expected.get(name) or f"sha256:{written}"  # what is published cannot be overridden
     for relative, checksum in expected.items():
         path = folder / relative
         if not path.exists():

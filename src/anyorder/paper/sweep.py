@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from anyorder import __version__
-from anyorder._checks import InputError, InputTypeError, one_of, whole_number
+from anyorder._checks import Diverged, InputError, InputTypeError, one_of, whole_number
 from anyorder._files import home, write_atomically
 from anyorder.paper.trials import Experiment, Row, Run, Trial
 
@@ -111,7 +111,10 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
     earlier = earlier_seconds(trial)
     write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
-    outcomes = run(trial, data, workdir)
+    try:
+        outcomes = run(trial, data, workdir)
+    except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
+        outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
     seconds = round(earlier + time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [

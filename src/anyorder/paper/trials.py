@@ -22,6 +22,15 @@ Setting = Mapping[str, Any]
 SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
 
 
+def without_penalty(method: str) -> str:
+    """The method that is trained as ``method`` is but for the penalty.
+
+    >>> without_penalty("sire+shuffle"), without_penalty("sire-prefix-1")
+    ('pi-sgd', 'plain')
+    """
+    return "pi-sgd" if method in SHUFFLED else "plain"
+
+
 def short(value: float) -> float:
     """Six significant digits: what a row needs.
 

@@ -23,7 +23,7 @@ from anyorder.paper.statistics import (
     sample_of,
     times_fewer,
 )
-from anyorder.paper.trials import Expected, Experiment, Row
+from anyorder.paper.trials import Expected, Experiment, Row, without_penalty
 
 
 def claims_of(experiment: Experiment, rows: Sequence[Row]) -> list[Claim]:
@@ -37,7 +37,7 @@ def claims_of(experiment: Experiment, rows: Sequence[Row]) -> list[Claim]:
 def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
     ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
     low, high = expected.band
-    if not len(ours) or (math.isinf(low) and math.isinf(high)) or (low, high) == (0.0, 1.0):
+    if not len(ours) or (math.isinf(low) and math.isinf(high)):
         return []
     place = ", ".join(f"{key} {value}" for key, value in expected.where.items())
     asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
@@ -329,10 +329,10 @@ def _lengths(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
 
 
 def _errs_less(length: int, cell: str, method: str, mine: Sequence[Row], pooled: Sequence[Row]) -> list[Claim]:
-    """Whether a form of SIRE has a lower error at ``length`` than the same recurrence without, and than DeepSets."""
+    """Whether a form of SIRE has a lower error at ``length`` than the same training without, and than DeepSets."""
     found = []
     one = sample_of(mine, "mae", method, length=length)
-    for rival, others in (("plain", mine), ("deepsets", pooled)):
+    for rival, others in ((without_penalty(method), mine), ("deepsets", pooled)):
         other = sample_of(others, "mae", rival, length=length)
         if len(one) and len(other):
             gap = difference(one, other, 1, words="")
