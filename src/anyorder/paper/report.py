@@ -340,7 +340,7 @@ def _comparisons(experiment: Experiment, rows: Sequence[Row]) -> list[Comparison
         free = math.isinf(low) and math.isinf(high)
         place = spelled(dict(expected.where))
         what = f"{expected.method}{', ' + place if place else ''}: {expected.metric}"
-        accepted = "" if free else f"{low:g} to {high:g}"
+        accepted = "" if free else f"at least {low:g}" if math.isinf(high) else f"{low:g} to {high:g}"
         found.append(Comparison(what, paper, ours, accepted, None if free else low <= ours.mean <= high))
     return found
 
