@@ -553,7 +553,7 @@ def test_claims_of_every_cell_stand_in_a_table(tmp_path):
     write_rows(tmp_path / "half-range.jsonl", rows_of("half-range", lambda trial, n: 0.5))
     text, page = (path.read_text() for path in write_report(tmp_path))
     assert "| n | samples | with | without | difference | verdict |" in text
-    assert "| sire, n 10, labels 100000: accuracy | 0.9584 (0.008) | 0.5020 ± 0.0016 | 5 | at least 0.9584 | no |" in text
+    assert "| 0.9584 (0.008) | 0.5020 ± 0.0016 | 5 | at least 0.9584 | no |" in text
     line = "| 10 | 5,000 | 0.502 ± 0.002 | 0.502 ± 0.002 | +0.000 (+0.000 to +0.000) | not clear |"
     assert line in text
     assert "<td>10</td><td>5,000</td><td>0.502 ± 0.002</td>" in page
