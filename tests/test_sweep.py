@@ -531,6 +531,13 @@ def test_a_group_runs_a_method_where_there_is_one_and_a_bad_line_stops_only_its_
         reproduce("synthetic", "smoke", out=tmp_path, only=["subb"], dry_run=True)
 
 
+@pytest.mark.parametrize(("option", "said"), [({"seeds": 0}, "seeds must be"), ({"scale": "laptp"}, "scale must be")])
+def test_what_is_wrong_for_all_of_a_group_is_said_once(tmp_path, capsys, option, said):
+    with pytest.raises(InputError, match=said):
+        reproduce("synthetic", **{"scale": "smoke", **option}, out=tmp_path / "rows")
+    assert capsys.readouterr().out == "" and not (tmp_path / "rows").exists()
+
+
 def test_too_few_seeds_to_choose_by_are_said_to_be(tmp_path, capsys):
     reproduce("parity", "laptop", out=tmp_path, seeds=1, dry_run=True)
     assert "Settings are chosen from 2 seeds; with 1 the report shows" in capsys.readouterr().out

@@ -42,8 +42,10 @@ def reproduce(
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
     one_of("engine", engine, ("local", "ray"))
-    if jobs is not None:
-        whole_number("jobs", jobs)
+    for each in GROUPS.get(name, [name]):
+        EXPERIMENTS[each].plan(scale)  # refuses a scale it does not have
+    jobs = None if jobs is None else whole_number("jobs", jobs)
+    seeds = None if seeds is None else whole_number("seeds", seeds)
     cpus = None if cpus is None else whole_number("cpus", cpus)
     gpus = None if gpus is None else real_number("gpus", gpus, at_least=0)
     check_engine(engine, jobs, address, gpus or 0)
