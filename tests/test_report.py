@@ -14,7 +14,18 @@ from anyorder import InputError
 from anyorder._checks import Diverged
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, summary_table, write_report
-from anyorder.paper.statistics import Sample, ahead, difference, fewer, labels_for, level, pm, sample_of, times_fewer
+from anyorder.paper.statistics import (
+    Claim,
+    Sample,
+    ahead,
+    difference,
+    fewer,
+    labels_for,
+    level,
+    pm,
+    sample_of,
+    times_fewer,
+)
 from anyorder.paper.sweep import run_trial, write_rows
 from anyorder.paper.trials import Chart
 from anyorder.paper.verdicts import claims_of
@@ -517,6 +528,18 @@ def test_what_fails_is_said_with_our_understanding_of_it_and_tables_are_not_repe
     assert "- 9 of the 9 comparisons in the table “Accuracy with the penalty and without; " in text
     assert "Not so: n = 10" not in text
     assert "Because of this." not in markdown([replace(told, claims=[])])
+    alone = replace(told, claims=[Claim("One claim by itself", "does not hold"), Claim("another", "holds")])
+    assert markdown([alone]).count("One claim by itself") == 1  # among what fails, not once more among the claims
+    assert [claim.text for claim in alone.sentences] == ["another"]
+
+
+def test_experiments_without_rows_are_named_and_a_slow_trial_does_not_set_the_seconds():
+    rows = rows_of("parity", lambda trial, n: 0.9)
+    for row in rows:
+        row["seconds"] = 1000.0 if row["seed"] == 0 else 10.0
+    section = section_of(EXPERIMENTS["parity"], "laptop", rows)
+    assert {entry.seconds for entry in section.entries} == {10.0}
+    assert "\nNo rows yet: sub-vs-sire, labels" in markdown([section])
 
 
 def test_what_a_curve_does_not_have_is_not_drawn():
