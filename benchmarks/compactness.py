@@ -5,7 +5,7 @@ tried upwards (by half an octave) until one of several seeds fits every multiset
 The search helps DeepSets: the hidden units of ρ start with their kinks among the data, and ρ's last layer is solved
 exactly at every step. Below n − 1 none is needed: among n bits, ρ is piecewise linear in the number of ones with at
 most ``width`` kinks, so its sign changes at most ``width`` + 1 times, and parity asks for n. Built by hand, n will do.
-The recurrence is that of Theorem 1, checked on the same multisets.
+The recurrence is that of Theorem 4, checked on the same multisets.
 """
 
 from __future__ import annotations

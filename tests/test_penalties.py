@@ -185,7 +185,7 @@ def test_padding_of_nan_changes_neither_value_nor_gradient(law: str) -> None:
 
 
 def test_zero_penalty_on_all_reachable_states_means_every_ordering_ends_alike(generator) -> None:
-    """Theorem 2, on a recurrence that is invariant without looking it: state (sum mod 3) in floats."""
+    """Theorem 5, on a recurrence that is invariant without looking it: state (sum mod 3) in floats."""
     r = ao.recurrence(lambda e, s: torch.remainder(s + e, 3), start=torch.zeros(1, 1))
     x = torch.tensor([[1.0], [2.0], [2.0], [0.0], [1.0], [2.0]])
     assert expected_subset_sire(r, x[:5]) == 0.0

@@ -73,7 +73,7 @@ def test_named_cells_are_torch_modules_with_a_learned_start():
     assert all((leaf == 0).all() for leaf in RecurrentSetModel(3, 2, "lstm").recurrence.start(3))
 
 
-def test_the_relu_cell_holds_theorem_1():
+def test_the_relu_cell_holds_theorem_4():
     model = RecurrentSetModel(1, 1, "relu", hidden=3, state_features=1, learned_start=False, readout=nn.Identity())
     assert sum(p.numel() for p in model.parameters()) == 12
     model.recurrence.load_state_dict(known.parity().state_dict())

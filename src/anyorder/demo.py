@@ -49,7 +49,7 @@ def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
     parts = [_baskets(epochs or 400, say), _parity(epochs or 100, say), _digits(epochs or 40, say)]
     proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
     lengths = "every length" if proof.closed else "up to 16 elements"
-    certified = f"The 12-parameter parity network of Theorem 1, certified: invariant at {lengths}: {proof.invariant}."
+    certified = f"The 12-parameter parity network of Theorem 4, certified: invariant at {lengths}: {proof.invariant}."
     say(f"\n{certified}")
     page = out / "demo.html"
     title = "What a penalty on order does to a recurrence"

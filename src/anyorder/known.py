@@ -1,7 +1,7 @@
 """Recurrences whose answer is known: sum, max and parity, each in a handful of ReLU gates.
 
 They commute in exact arithmetic, so every penalty is exactly 0 on whole numbers. They serve tests, docs and
-teaching, and the cell they share is the one of the paper's Theorem 1.
+teaching, and the cell they share is the one of the paper's Theorem 4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyorder.recurrence import Recurrence, recurrence
 
 
 class TwoLayerReLUCell(nn.Module):
-    """The cell of Theorem 1: s' = W₁ ReLU(W₂ x + W₃ s + B), with ``hidden`` gates.
+    """The cell of Theorem 4: s' = W₁ ReLU(W₂ x + W₃ s + B), with ``hidden`` gates.
 
     ``element [B, in_features]``, ``state [B, state_features]``.
     """
@@ -35,7 +35,7 @@ class TwoLayerReLUCell(nn.Module):
 
 
 def parity() -> Recurrence:
-    """Parity of bits with 3 gates and 12 parameters (Theorem 1): s' = (x + s) mod 2.
+    """Parity of bits with 3 gates and 12 parameters (Theorem 4): s' = (x + s) mod 2.
 
     With a = 2x + 2s, s' = ReLU(a) − ReLU(a − 1) − ReLU(a − 3).
 

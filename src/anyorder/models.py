@@ -84,10 +84,10 @@ class Readout(nn.Module):
 
 
 class RecurrentSetModel(SetModel):
-    """y = ρ(s_n), s_t = f(s_{t−1}, φ(x_t)), s_0 learned: equation 1 of the paper on ragged batches.
+    """y = ρ(s_n), s_t = f(s_{t−1}, φ(x_t)), s_0 learned: equation 2 of the paper on ragged batches.
 
     ``cell``: "rnn" (tanh), "relu-rnn", "gru", "lstm", with ``hidden`` units and any number of ``layers``; "relu",
-    the cell of Theorem 1, s' = W1 relu(W2 x + W3 s + B) with ``hidden`` ReLU neurons and ``state_features``
+    the cell of Theorem 4, s' = W1 relu(W2 x + W3 s + B) with ``hidden`` ReLU neurons and ``state_features``
     (default: ``hidden``) state features; or a Recurrence, which keeps its own size and start. ``encoder`` φ: None,
     widths of an MLP (``activation`` after every layer), or a module ``[B, T, D] -> [B, T, E]``. ``readout`` ρ:
     None for a linear layer, hidden widths, or a module. ρ reads h of the top layer (c of an LSTM it does not

@@ -1,6 +1,6 @@
 """Recurrences: one step, a start state, and a scan that keeps every state it passes.
 
-A recurrence is s_{t+1} = f(s_t, x_{t+1}) from a start state s_0 (equation 1 of the paper). The state is a tensor
+A recurrence is s_{t+1} = f(s_t, x_{t+1}) from a start state s_0 (equation 2 of the paper). The state is a tensor
 or a nested tuple, list or dict of tensors, batch axis first. :func:`recurrence` makes one from torch's own
 modules and cells, whose native kernels it runs, or from any ``step(element, state)``.
 
