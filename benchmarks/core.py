@@ -89,10 +89,12 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
     torch.set_flush_denormal(True)
     size: dict[str, int] = {"hidden": 16, "batch": 8} if quick else {}
     repetitions = 2 if quick else 15
+    penalties = _penalties(size, repetitions)
+    short = penalties["sire_prefix_over_plain_1"]["value"]
     return {
-        **_penalties(size, repetitions),
+        **penalties,
         **_two_threads(size, repetitions),
-        **_long_sequences(size, repetitions if quick else 9, 50 if quick else 1000),
+        **_long_sequences(size, repetitions if quick else 9, 50 if quick else 1000, short),
         **_scans(size, repetitions),
         **_denormals(repetitions if quick else 7, 20 if quick else 784),
     }
@@ -110,6 +112,7 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
         {
             **prefix,
             "subset": trainer.penalised(ao.SIRE()),
+            "subset_stopped": trainer.penalised(ao.SIRE(through_states=False)),
             "sub": trainer.penalised(ao.SUB()),
             "authors": trainer.authors_way(False, repetitions),
             "authors_native": trainer.authors_way(True, repetitions),
@@ -127,6 +130,10 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
         ),
         "sire_subset_over_plain": entry(
             seconds["subset"] / plain, 'training step with SIRE(states="subset") over the plain step', goal=1.6
+        ),
+        "sire_subset_stopped_over_plain": entry(
+            seconds["subset_stopped"] / plain,
+            'training step with SIRE(states="subset", through_states=False) over the plain step',
         ),
         "sub_over_plain": entry(seconds["sub"] / plain, "training step with SUB() over the plain step"),
         "authors_way_over_sire": entry(
@@ -155,14 +162,15 @@ def _two_threads(size: dict[str, int], repetitions: int) -> dict[str, dict[str, 
     return {"authors_way_over_sire_2_threads": entry(seconds["authors"] / seconds["ours"], what, better="higher")}
 
 
-def _long_sequences(size: dict[str, int], repetitions: int, n: int) -> dict[str, dict[str, Any]]:
+def _long_sequences(size: dict[str, int], repetitions: int, n: int, short: float) -> dict[str, dict[str, Any]]:
+    """The same penalty on long sequences: it should cost no larger share there than the ``short`` ones' by .02."""
     trainer = Trainer(n=n, **size)
     seconds = medians(
         {"plain": trainer.plain, "prefix_1": trainer.penalised(ao.SIRE(states="prefix", window=1))}, repetitions
     )
     value = seconds["prefix_1"] / seconds["plain"]
     what = f'training step with SIRE(states="prefix", window=1) over the plain step at n = {n}'
-    return {"sire_prefix_over_plain_n1000": entry(value, what, goal=1.07)}
+    return {"sire_prefix_over_plain_n1000": entry(value, what, goal=round(short + 0.02, 4))}
 
 
 def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:

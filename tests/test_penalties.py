@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -394,8 +395,38 @@ def test_a_compiled_training_step_gives_the_same_numbers() -> None:
     assert all(p.grad is not None for p in r.parameters())
 
 
+STOPPED = {name: LAWS[name][0] for name in ("subset", "prefix", "window-1", "window-2")} | {"batch": EVERY["batch"]}
+
+
+@pytest.mark.parametrize("law", STOPPED)
+def test_stopped_states_give_the_same_value_and_learn_from_the_two_last_steps_alone(law: str) -> None:
+    torch.manual_seed(0)
+    start = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
+    mix = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    r = ao.recurrence(lambda element, state: torch.tanh(state @ mix + element), start=start)
+    elements, lengths = padded([torch.randn(size, 3, dtype=torch.float64) for size in (2, 2, 4)])
+    through, stopped = STOPPED[law], replace(STOPPED[law], through_states=False)
+    values = [p(r, elements, lengths, generator=torch.Generator().manual_seed(1)) for p in (through, stopped)]
+    torch.testing.assert_close(values[0], values[1])
+    gradients = [torch.autograd.grad(value, [start, mix], allow_unused=True) for value in values]
+    assert gradients[0][0].abs().max() > 0
+    assert gradients[1][0] is None  # nothing before the two steps learns
+    assert not torch.allclose(gradients[0][1], gradients[1][1])
+
+
+def test_the_gradient_of_stopped_states_is_that_of_the_two_steps() -> None:
+    r, elements = ao.recurrence(nn.GRU(2, 4).double()), torch.randn(3, 2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        state = r.start(3)
+    one, other = (r.step(elements[:, b], r.step(elements[:, a], state)) for a, b in ((0, 1), (1, 0)))
+    literal = (one - other).square().sum(1).mean()  # two elements leave one pair, at the start
+    for penalty in (ao.SIRE(through_states=False), ao.SIRE(states="prefix", window=1, through_states=False)):
+        found = torch.autograd.grad(penalty(r, elements), list(r.parameters()))
+        torch.testing.assert_close(found, torch.autograd.grad(literal, list(r.parameters()), retain_graph=True))
+
+
 def test_config_round_trip() -> None:
-    for penalty in [*EVERY.values(), ao.SIRE(states="prefix", window=3, relative=True)]:
+    for penalty in [*EVERY.values(), ao.SIRE(states="prefix", window=3, relative=True, through_states=False)]:
         assert penalty_from_config(penalty.config()) == penalty
     with pytest.raises(ValueError, match="penalty name must be one of 'SIRE', 'SUB', 'Permutation'; got 'sire'"):
         penalty_from_config({"name": "sire"})
@@ -414,6 +445,7 @@ def test_config_round_trip() -> None:
         (lambda: ao.SIRE(window=2), ValueError, "states='subset' draws orders of its own"),
         (lambda: ao.SIRE(states="prefix", window=2, partners="batch"), ValueError, "partners='batch' takes the pair"),
         (lambda: ao.SUB(relative="yes"), TypeError, "relative must be True or False"),
+        (lambda: ao.SIRE(through_states=0), TypeError, "through_states must be True or False; got 0"),
         (lambda: ao.SIRE()(nn.GRU(2, 4)), ValueError, "elements are needed"),
         (lambda: ao.SIRE()(nn.GRU(2, 4), torch.zeros(3, 2)), ValueError, "three axes"),
         (lambda: ao.SIRE()(nn.GRU(2, 4), torch.zeros(3, 5, 3)), ValueError, "must have 2 features"),

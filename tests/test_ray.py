@@ -27,7 +27,7 @@ sys.path[:] = [p for p in sys.path if "runtime_resources" in p or not os.path.is
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def nodes(tmp_path_factory):
     from ray.cluster_utils import Cluster
 
     folder = tmp_path_factory.mktemp("python")
@@ -37,8 +37,13 @@ def cluster(tmp_path_factory):
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for _ in range(2):
             nodes.add_node(num_cpus=1)
-    yield nodes.address
+    yield nodes
     nodes.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes):
+    return nodes.address
 
 
 @pytest.fixture(autouse=True)
@@ -65,15 +70,18 @@ def wait_for_trials(driver: subprocess.Popen, path: Path, number: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_killed_worker_and_a_killed_driver_cost_no_row_and_repeat_none(cluster, tmp_path):
+def test_a_killed_worker_a_lost_node_and_a_killed_driver_cost_no_row_and_repeat_none(nodes, cluster, tmp_path):
     path, pids = tmp_path / "ray" / "toy.jsonl", tmp_path / "pids"
     pids.mkdir()
     driver = start_driver(path.parent, cluster, pids)
     wait_for_trials(driver, path, 4)
     while not (running := list(pids.iterdir())):
         time.sleep(0.01)
-    os.kill(int(running[0].name), signal.SIGKILL)  # the worker, in the middle of a trial
+    os.kill(int(running[0].name), signal.SIGKILL)  # the worker's process, in the middle of a trial
+    wait_for_trials(driver, path, 8)
+    nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)  # a machine is unplugged
     wait_for_trials(driver, path, 12)
+    nodes.add_node(num_cpus=1)
     driver.kill()
     driver.wait()
     before = read_rows(path)

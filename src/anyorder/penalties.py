@@ -83,14 +83,15 @@ class _Penalty:
 
 @dataclass(frozen=True)
 class SIRE(_Penalty):
-    """E ‖f(s, a, b) − f(s, b, a)‖² over reachable states s and pairs of elements (equation 7 of the paper).
+    """E ‖f(s, a, b) − f(s, b, a)‖² over reachable states s and pairs of elements (equation 13 of the paper).
 
     ``states="subset"``: m uniform in {0 … n−2}, a uniform ordered selection of m elements as prefix, two
     further distinct elements as the pair. ``states="prefix"``: the sample's first m elements in the given
     order, the pair (x_{m+1}, x_j) with j uniform in {m+2 … n}, or at most ``window`` places on: states of the
     pass are reused, and with ``window=1`` (the adjacent swap) a draw costs two steps. ``pairs``: draws a sample.
     ``partners="batch"`` takes the pair from other samples of the batch, independent of s. ``relative=True``
-    divides by the mean squared distance between end states of different samples.
+    divides by the mean squared distance between end states of different samples. ``through_states=False`` takes the
+    states as given: gradients reach the two steps of each branch and nothing before them, which is cheaper for subsets.
 
     >>> gru = recurrence(nn.GRU(3, 16))
     >>> elements, g = torch.randn(8, 10, 3), torch.Generator().manual_seed(0)
@@ -104,9 +105,12 @@ class SIRE(_Penalty):
     window: int | None = None
     partners: str = "sample"
     relative: bool = False
+    through_states: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.through_states, bool):
+            raise InputTypeError(f"through_states must be True or False; got {self.through_states!r}")
         one_of("states", self.states, ["subset", "prefix"])
         one_of("partners", self.partners, ["sample", "batch"])
         if self.window is None:
@@ -132,7 +136,8 @@ class SIRE(_Penalty):
         before = random_below(length - 1, generator)  # m elements stand before the pair
         if self.states == "subset":
             order = random_orderings(length, batch.longest, 1, generator)[:, 0]
-            state = batch.end_state(sample, order, before)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.through_states):
+                state = batch.end_state(sample, order, before)
             at = before[:, None] + torch.arange(2, device=before.device)
             places = order.gather(1, at)  # the pair follows the prefix in the same ordering
         if self.partners == "batch":
@@ -143,8 +148,13 @@ class SIRE(_Penalty):
         else:
             return self._prefix_branches(batch, sample, before, length, generator)
         if self.states == "prefix":
-            state = batch.trajectory.rows(sample, before)
+            state = self._reached(batch, sample, before)
         return _swap(batch.recurrence, state, a, b)
+
+    def _reached(self, batch: _Batch, sample: Tensor, before: Tensor) -> State:
+        """The states of the pass after ``before [R]`` elements of each ``sample [R]``."""
+        state = batch.trajectory.rows(sample, before)
+        return state if self.through_states else tree_map(torch.detach, state)
 
     def _prefix_branches(
         self,
@@ -160,8 +170,9 @@ class SIRE(_Penalty):
         partner = before + 1 + random_below(reach, generator)
         a, b = batch.elements[sample[:, None], torch.stack([before, partner], 1)].unbind(1)
         trajectory, step = batch.trajectory, batch.recurrence.step
-        if trajectory.dropped:  # the pass cannot be had again by stepping: share its state, step both branches
-            return _swap(batch.recurrence, trajectory.rows(sample, before), a, b)
+        if trajectory.dropped or not self.through_states:
+            # the pass cannot be had again by stepping, or its steps are not to learn: share its state, step both
+            return _swap(batch.recurrence, self._reached(batch, sample, before), a, b)
         further = 2 if self.window == 1 else 1  # what the pass has done already of f(s, a, b)
         both = trajectory.rows(sample.repeat(2), torch.cat([before, before + further]))
         state, ahead = _halves(both)
@@ -171,7 +182,7 @@ class SIRE(_Penalty):
 
 @dataclass(frozen=True)
 class SUB(_Penalty):
-    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets and two orderings of each (equation 6 of the paper).
+    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets and two orderings of each (equation 10 of the paper).
 
     m uniform in {2 … n}, a uniform subset x' of that size, two independent uniform orderings of it.
 
