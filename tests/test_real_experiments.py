@@ -272,7 +272,7 @@ def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
 
 def row(method, seed, accuracy, weight=None, selected=True, **setting):
     metrics = {"accuracy": accuracy, "macro_f1": accuracy / 2, "order_gap": 0.1}
-    given = {"labels": 0.1, **setting, **({} if weight is None else {"penalty_weight": weight})}
+    given = {"labels": 0.1, "learning_rate": 0.01, **setting, **({} if weight is None else {"penalty_weight": weight})}
     return {"method": method, "seed": seed, "setting": given, "metrics": metrics, "selected": selected}
 
 
@@ -296,6 +296,16 @@ def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
     ecg = REAL_VERDICTS["ecg"]([r for r in rows if r["selected"]], rows)
     assert [claim.table.split()[0] for claim in ecg if claim.table] == ["accuracy"] * 3 + ["macro-f1"] * 3
     assert REAL_VERDICTS["activity"](plain, plain) == []
+
+
+def test_the_dial_is_shown_at_the_chosen_rate():
+    rows = [row("plain", s, 0.8) for s in range(2)]
+    for rate, weight, accuracy in [(0.01, 1.0, 0.5), (0.01, 10.0, 0.6), (0.03, 1.0, 0.7), (0.03, 10.0, 0.9)]:
+        chosen = (rate, weight) == (0.03, 10.0)
+        rows += [row("sire", s, accuracy, weight, chosen, learning_rate=rate) for s in range(2)]
+    claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
+    found = {claim.cells["method"]: claim.cells for claim in claims if claim.table}
+    assert found["sire"]["accuracy by weight"] == "1: 0.700; 10: 0.900 (chosen)"
 
 
 def test_a_penalty_is_not_judged_on_one_seed():

@@ -112,8 +112,10 @@ def _against_none(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place
 
 
 def _by_weight(rows: Sequence[Row], method: str) -> str:
-    """Mean test accuracy at each weight a method was given, and the one that validation chose."""
+    """Mean test accuracy at each weight a method was given (at the chosen rate), and the one that validation chose."""
     mine = [row for row in rows if row["method"] == method]
+    rates = {row["setting"]["learning_rate"] for row in mine if row["selected"]}
+    mine = [row for row in mine if row["setting"]["learning_rate"] in rates]
     weights = {
         row["setting"].get("penalty_weight"): row["selected"] for row in sorted(mine, key=lambda r: r["selected"])
     }
