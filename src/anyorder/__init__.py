@@ -18,7 +18,8 @@ __version__ = "0.1.0"
 # Public name -> the room it lives in. Rooms are imported when a name of theirs is first used, so that
 # `import anyorder` stays quick and a part whose extra is not installed costs nothing.
 _ROOMS = {
-    "_checks": ["InputError", "InputTypeError", "finite_checks"],
+    "_rules": ["InputError", "InputTypeError"],
+    "_checks": ["finite_checks"],
     "ragged": ["pad", "pad_from_batch"],
     "trajectory": ["Trajectory"],
     "recurrence": ["Recurrence", "recurrence"],

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from anyorder._checks import InputError, InputTypeError
+from anyorder._files import table_ending
+from anyorder._rules import InputError, InputTypeError
 
 MOST_CATEGORIES = 1000
 _BLOCK_BYTES = 1 << 24
@@ -425,15 +426,9 @@ def _blocks(source: Any, progress: bool | None) -> Iterator[tuple[list[str], _Re
         yield _frame_blocks(source)
         return
     path = Path(source)
-    if not path.exists():
-        raise InputError(f"{path} does not exist; give the path of a CSV, Parquet or npz file")
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; give the path of a CSV, Parquet or npz file")
-    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    ending = table_ending(path)
     openers = {"csv": _csv_blocks, "tsv": _csv_blocks, "txt": _csv_blocks}
     openers |= {"parquet": _parquet_blocks, "pq": _parquet_blocks, "npz": _npz_blocks}
-    if ending not in openers:
-        raise InputError(f"{path} must end in .csv, .tsv, .parquet or .npz to say what it is")
     try:
         with _bar(progress, path) as advance:
             yield openers[ending](path, advance)

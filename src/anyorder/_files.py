@@ -8,23 +8,54 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors
-import safetensors.torch
-from torch import Tensor
+from anyorder._rules import InputError, InputTypeError
 
-from anyorder._checks import InputError, InputTypeError
+if TYPE_CHECKING:
+    from torch import Tensor
 
+CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"  # of a model folder
+_TABLES = ("csv", "tsv", "txt", "parquet", "pq", "npz")
 _NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _NO_ROOM[errno.EFBIG] = "the file would be larger than the system allows"
 
 
 def home() -> Path:
     """Where downloads and unfinished runs live: ``ANYORDER_HOME``, or the user's cache folder."""
+    if chosen := os.environ.get("ANYORDER_HOME"):
+        return Path(chosen).expanduser()
     import pooch  # half a second that only those who ask should wait
 
-    return Path(os.environ.get("ANYORDER_HOME") or pooch.os_cache("anyorder")).expanduser()
+    return Path(pooch.os_cache("anyorder")).expanduser()
+
+
+def table_ending(path: str | os.PathLike[str]) -> str:
+    """What the name of a table's file says it is, without the dot; a file that is not there is refused."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the path of a CSV, Parquet or npz file")
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give the path of a CSV, Parquet or npz file")
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending not in _TABLES:
+        raise InputError(f"{path} must end in .csv, .tsv, .parquet or .npz to say what it is")
+    return ending
+
+
+def is_model_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a folder that holds a saved model and nothing else, so that it may be replaced."""
+    folder = Path(path)
+    return folder.is_dir() and {p.name for p in folder.iterdir()} - {LOG} == {CONFIG, WEIGHTS}
+
+
+def require_model_folder(path: str | os.PathLike[str]) -> None:
+    """Refuse what cannot be a model folder at first sight."""
+    folder = Path(path)
+    if not folder.exists():
+        raise InputError(f"there is no model folder {folder}; anyorder train and anyorder.save make one")
+    if not folder.is_dir() or not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} is not a model folder: it must hold {CONFIG} and {WEIGHTS}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -90,6 +121,8 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] 
     >>> tensors_from_bytes(packed)
     ({'state': tensor([1., 1.])}, {'count': 3})
     """
+    import safetensors.torch  # brings torch, which those who write a text do not need
+
     try:
         words = json.dumps(dict(metadata or {}), allow_nan=True)
     except TypeError as error:
@@ -101,6 +134,8 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] 
 
 def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Undo :func:`tensors_to_bytes`; damaged or foreign bytes give one clear error naming ``source``."""
+    import safetensors.torch
+
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

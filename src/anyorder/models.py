@@ -23,6 +23,7 @@ from anyorder._checks import (
     real_number,
     whole_number,
 )
+from anyorder._names import CELLS as _CELLS
 from anyorder.attention import SetTransformer
 from anyorder.known import TwoLayerReLUCell
 from anyorder.orderings import random_orderings, reorder
@@ -54,8 +55,6 @@ __all__ = [
     "SmallCNN",
     "average_over_orderings",
 ]
-
-_CELLS = ("rnn", "relu-rnn", "gru", "lstm", "relu")
 
 
 class Readout(nn.Module):

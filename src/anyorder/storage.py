@@ -2,7 +2,8 @@
 
 A folder holds ``model.safetensors`` (numbers) and ``config.json`` (the model's name and constructor arguments,
 the SHA-256 of the weights, preprocessing, class names). Loading reads JSON and numbers, builds a model of this
-library by name, and nothing else: no pickle is ever opened.
+library by name, and nothing else: no pickle is ever opened. ``log.jsonl``, an epoch of the training a line, is there to
+be read by people and is not loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,12 @@ from torch import Tensor, nn
 import anyorder
 from anyorder._checks import InputError, InputTypeError
 from anyorder._files import (
+    CONFIG,
+    LOG,
+    WEIGHTS,
+    is_model_folder,
     load_tensors,
+    require_model_folder,
     save_tensors,
     sync_folder,
     tensors_from_bytes,
@@ -46,7 +52,6 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _ESTIMATORS = ("SetClassifier", "SetRegressor")
 _LARGEST_CONFIG = 1 << 26  # bytes
 _NOT_SIZES = {"seed", "gate_bias_span", "typical_size"}  # arguments that cost no memory
@@ -70,10 +75,12 @@ def save(
     preprocessing: Mapping[str, Any] | None = None,
     classes: list[Any] | None = None,
     extra: Mapping[str, Any] | None = None,
+    log: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write a set model or a fitted estimator as a folder, all of it or nothing; a model there is replaced.
 
     ``preprocessing`` (a table's schema, say), ``classes`` and ``extra`` are JSON values kept beside the weights.
+    ``log``: what was noted of each epoch (``history``), written as ``log.jsonl``, which loading does not read.
 
     >>> import tempfile, anyorder as ao
     >>> folder = Path(tempfile.mkdtemp()) / "model"
@@ -114,7 +121,10 @@ def save(
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     except TypeError as error:
         raise InputTypeError(f"what is kept with a model must be made of JSON values: {error}") from None
-    _write_folder(Path(path), {WEIGHTS: weights, CONFIG: text})
+    files: dict[str, bytes | str] = {WEIGHTS: weights, CONFIG: text}
+    if log is not None:
+        files[LOG] = "".join(json.dumps(record) + "\n" for record in log)
+    _write_folder(Path(path), files)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -149,22 +159,13 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
     return SavedModel(model, estimator, *kept)
 
 
-def is_model_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` is a folder that holds a saved model and nothing else, so that it may be replaced."""
-    folder = Path(path)
-    return folder.is_dir() and {p.name for p in folder.iterdir()} == {CONFIG, WEIGHTS}
-
-
 def _damaged(folder: Path, why: str) -> InputError:
     why = why if len(why) < 300 else why[:300] + "…"
     return InputError(f"the model folder {folder} is damaged: {why}; use another copy, or train and save it again")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    if not folder.exists():
-        raise InputError(f"there is no model folder {folder}; anyorder train and anyorder.save make one")
-    if not folder.is_dir() or not (folder / CONFIG).is_file():
-        raise InputError(f"{folder} is not a model folder: it must hold {CONFIG} and {WEIGHTS}")
+    require_model_folder(folder)
     if (folder / CONFIG).stat().st_size > _LARGEST_CONFIG:
         raise _damaged(folder, f"{CONFIG} is larger than {_LARGEST_CONFIG:,} bytes")
     try:
@@ -207,11 +208,12 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         raise _damaged(folder, f"{CONFIG} describes no model") from None
     if not isinstance(name, str):
         raise _damaged(folder, f"{CONFIG} names no model")
-    if name.startswith("pyg-"):
-        try:
-            importlib.import_module("anyorder.pyg")  # adds torch-geometric's aggregations to MODELS
-        except ImportError as error:
-            raise InputError(f"the model folder {folder} holds a model {name!r}, and {error}") from None
+    for part in (name, arguments.get("model")):  # an estimator's model is inside another
+        if isinstance(part, str) and part.startswith("pyg-"):
+            try:
+                importlib.import_module("anyorder.pyg")  # adds torch-geometric's aggregations to MODELS
+            except ImportError as error:
+                raise InputError(f"the model folder {folder} holds a model {part!r}, and {error}") from None
     if name not in MODELS:
         raise InputError(
             f"the model folder {folder} holds a model {name!r}, which anyorder {anyorder.__version__} does not know; "

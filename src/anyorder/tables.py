@@ -18,10 +18,8 @@ from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number
 from anyorder._columns import Columns, Feature, column_names
+from anyorder._names import MISSING, TASKS
 from anyorder.ragged import _as_set
-
-MISSING = ("error", "drop-row", "mean", "zero")
-TASKS = ("classification", "regression")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from anyorder._checks import InputError, whole_number
+from anyorder._rules import InputError, whole_number
 
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyorder._checks import InputError, one_of
-from anyorder._files import home
+from anyorder._files import home, write_atomically
+from anyorder._rules import InputError, one_of
 from anyorder.paper import formats
-from anyorder.storage import write_atomically
 
 
 @dataclass(frozen=True)
