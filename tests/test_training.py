@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyorder as ao
-from anyorder import training
+from anyorder import processor, training
 from anyorder.batches import pieces
 from anyorder.inference import predict
 from anyorder.storage import load_tensors, save_tensors
@@ -406,6 +406,51 @@ def test_denormals_are_flushed_for_the_training_alone():
     assert seen == [0.0, False, 0.0, True]
 
 
+def test_threads_started_by_a_training_keep_their_denormals():
+    script = """
+import numpy as np, torch
+import anyorder as ao
+from anyorder.tables import SetData
+from anyorder.training import TrainConfig, train
+tiny = torch.from_numpy(np.full(1 << 18, 1e-40, np.float32))
+data = SetData.of(torch.rand(512, 2, 1), torch.rand(512))
+train(ao.RecurrentSetModel(1, 1, hidden=128), "mse", data, config=TrainConfig(epochs=1, batch_size=512), progress=False)
+print(float((tiny * 1 != 0).float().mean()))
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "1.0", done.stderr
+
+
+def test_a_small_model_is_trained_on_one_thread_unless_a_user_chose(monkeypatch):
+    def threads(number, **environment):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        torch.set_num_threads(number)
+        seen = []
+        weights, _ = trained(sums(), log=lambda record: seen.append(torch.get_num_threads()), epochs=1)
+        assert torch.get_num_threads() == number  # as before
+        return seen, weights.state_dict()
+
+    monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical=True: 3)
+    try:
+        (small, one), (told, three) = threads(3), threads(3, OMP_NUM_THREADS="3")
+        assert (small, told) == ([1], [3])
+        for name, value in one.items():
+            torch.testing.assert_close(value, three[name])
+        assert threads(2)[0] == [2]  # set by hand: torch's own would be 3
+        torch.set_num_threads(3)
+        with pytest.raises(ZeroDivisionError):
+            trained(sums(), log=lambda record: 1 / 0, epochs=1)
+        assert torch.get_num_threads() == 3
+        monkeypatch.setattr(processor, "SMALL", 1)
+        assert threads(3)[0] == [3]
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_a_window_longer_than_the_samples_changes_nothing():
     data = ragged()
     for penalty, weight in [(None, 0.0), (ao.SIRE(states="prefix", window=1), 2.0)]:
@@ -469,6 +514,12 @@ def test_the_log_has_a_line_an_epoch_and_tensorboard_gets_the_same(tmp_path, cap
     events.Reload()
     assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in lines])
     assert capsys.readouterr() == ("", "")
+
+
+def test_tensorboard_may_have_a_folder_of_its_own(tmp_path):
+    trained(sums(), tensorboard=tmp_path / "board", epochs=1)
+    assert [p.name.split(".")[0] for p in (tmp_path / "board").iterdir()] == ["events"]
+    assert json.dumps(TrainConfig(tensorboard=Path("board")).to_dict()["tensorboard"]) == '"board"'
 
 
 def test_elsewhere_than_on_a_terminal_progress_is_plain_lines(capsys):

@@ -117,7 +117,7 @@ class Journal:
     def __init__(
         self,
         workdir: Path | None,
-        tensorboard: bool,
+        tensorboard: bool | str | Path,
         log: Callable[[Record], None] | None,
         history: Sequence[Record],
     ) -> None:
@@ -127,9 +127,13 @@ class Journal:
         if self._path is not None:
             write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in history))
         if tensorboard:
-            if workdir is None:
-                raise InputError("tensorboard=True needs a workdir to write to")
-            self._board = _summary_writer(workdir / "tensorboard", purge=len(history))
+            if not isinstance(tensorboard, bool):
+                folder = Path(tensorboard)
+            elif workdir is None:
+                raise InputError("tensorboard=True needs a workdir to write to; name a folder instead")
+            else:
+                folder = workdir / "tensorboard"
+            self._board = _summary_writer(folder, purge=len(history))
 
     def epoch(self, record: Record) -> None:
         if self._path is not None:
@@ -152,6 +156,6 @@ def _summary_writer(folder: Path, purge: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise InputError(
-            "tensorboard=True needs an extra: pip install -c constraints.txt '.[tensorboard]' in a checkout"
+            "tensorboard needs an extra: pip install -c constraints.txt '.[tensorboard]' in a checkout"
         ) from None
     return SummaryWriter(str(folder), purge_step=purge)

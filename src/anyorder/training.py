@@ -14,8 +14,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyorder._checks import Diverged, InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder._names import PRECISIONS, SCHEDULES
 from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
 from anyorder.penalties import InvarianceBudget, order_gap
+from anyorder.processor import denormals_flushed, threads_for
 from anyorder.progress import Journal, Record, Silent, display
 from anyorder.recurrence import Recurrence
 from anyorder.tables import SetData
@@ -68,6 +70,7 @@ class TrainConfig:
     ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
     ``checkpoint_seconds``: the least time between two checkpoints (0: after each step). ``mixed_precision``:
     "no", "fp16", "bf16" or None (what ``accelerate launch`` says). ``device``: "auto" or a name torch knows.
+    ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
     0.003
@@ -92,7 +95,7 @@ class TrainConfig:
     checkpoint_seconds: float = 30.0
     mixed_precision: str | None = None
     device: str = "auto"
-    tensorboard: bool = False
+    tensorboard: bool | str | Path = False
 
     def __post_init__(self) -> None:
         least = {"plateau_patience": 0, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
@@ -101,7 +104,7 @@ class TrainConfig:
                 object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("schedule", self.schedule, ["one-cycle", "plateau", "constant"])
+        one_of("schedule", self.schedule, SCHEDULES)
         rules: dict[str, dict[str, float]] = {
             "learning_rate": {"above": 0},
             "weight_decay": {"at_least": 0},
@@ -113,8 +116,10 @@ class TrainConfig:
             if (value := getattr(self, name)) is not None or name != "clip":
                 object.__setattr__(self, name, real_number(name, value, **rule))
         one_of("order", self.order, ["keep", "shuffle"])
-        one_of("mixed_precision", self.mixed_precision, [None, "no", "fp16", "bf16"])
-        for name, kind in {"maximize": bool, "tensorboard": bool, "device": str}.items():  # numpy's, torch's
+        one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
+        folder = isinstance(self.tensorboard, (str, Path))
+        kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}
+        for name, kind in kinds.items():  # numpy's, torch's
             object.__setattr__(self, name, kind(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,10 +246,12 @@ def train(
         raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
-    if config.window is not None and not (_has_recurrence(model) and hasattr(model, "readout")):
+    if config.window is not None and not reads_in_windows(model):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
-    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)), _denormals_flushed():
+    work = min(config.batch_size, len(data)) * sum(p.numel() for p in run.parameters)
+    randomness = own_randomness(run.device, seed_of(config.seed, run.rank, 2))
+    with randomness, threads_for(work, run.device), denormals_flushed():
         return run.go(None if workdir is None else Path(workdir), progress, log)
 
 
@@ -276,17 +283,6 @@ def _with_class_numbers(name: str, data: SetData, model: nn.Module) -> SetData:
             f"cross-entropy takes class numbers from 0{last}; {name}.targets hold {low if low < 0 else high}"
         )
     return dataclasses.replace(data, targets=targets.to(torch.int64))
-
-
-@contextmanager
-def _denormals_flushed() -> Iterator[None]:
-    """Vanishing gradients cost no more than others for a while; then as it was."""
-    before = float(torch.tensor(1e-40) * 1) == 0.0
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
 
 
 class _Run:
@@ -512,7 +508,7 @@ class _Run:
         main, result = self.rank == 0, self.result
         shown = display(progress, self.total_steps, result.steps) if main else Silent()
         journal = Journal(
-            workdir if main else None, self.config.tensorboard and main, log if main else None, result.history
+            workdir if main else None, main and self.config.tensorboard, log if main else None, result.history
         )
         clock = time.monotonic() - result.seconds
         try:
@@ -678,6 +674,11 @@ def _device(name: str) -> torch.device:
             f"device must be 'auto' or one torch has here, such as 'cpu'; got {name!r}: {reason}"
         ) from None
     return device
+
+
+def reads_in_windows(model: nn.Module) -> bool:
+    """Whether a model can be trained by truncated backpropagation: it encodes, scans and reads out."""
+    return _has_recurrence(model) and hasattr(model, "readout")
 
 
 def _has_recurrence(model: nn.Module) -> bool:

@@ -271,6 +271,7 @@ def settle_process(threads: int = 1) -> None:
     """What a process that trains should do first: few threads, and no time lost on denormal numbers."""
     torch.set_flush_denormal(True)
     torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # asked for, so that a training keeps to it
 
 
 def local_engine(
