@@ -155,6 +155,132 @@ assert not {"torch", "pandas", "sklearn", "pyarrow"} & sys.modules.keys()
     assert done.stderr.count("\n") == 2  # a line for each of the two slips
 
 
+SLIPS = {
+    "train t.csv --set-id a --target b --out m --penalty-weight abc": "--penalty-weight (a number or auto) must be",
+    "train t.csv --set-id a --target b --out m --model nosuch": "--model must be one of 'recurrent'",
+    "train t.csv --set-id a --target b --out m --cell gruu": "did you mean 'gru'?",
+    "train t.csv --set-id a --target b --out m --penalty subb": "--penalty must be one of",
+    "train t.csv --set-id a --target b --out m --penalty sub --penalty-window 2": "are options of --penalty sire",
+    "train t.csv --set-id a --target b --out m --penalty-window 0": "--penalty-window must be at least 1",
+    "train t.csv --set-id a --target b --out m --truncate 1": "--truncate must be at least 2",
+    "train t.csv --set-id a --target b --out m --clip 0": "--clip (a number or none) must be above 0",
+    "train t.csv --set-id a --target b --out m --resume": "there is nothing to resume",
+    "train t.csv --set-id a --target b --out there": "there exists; choose another --out",
+    "train no.csv --set-id a --target b --out m": "no.csv does not exist",
+    "predict there t.csv --out p.csv": "there is not a model folder",
+    "predict no t.csv --out p.csv": "there is no model folder no",
+    "predict no t.csv --out t.csv": "t.csv exists",
+    "predict no t.csv --out p.csv --orderings 0": "--orderings must be at least 1",
+    "export no --onnx m.onnx": "there is no model folder no",
+    "reproduce nosuch": "experiment must be one of",
+    "reproduce parity --scale laptp": "did you mean 'laptop'?",
+    "reproduce parity --engine rai": "engine must be one of",
+    "data where nosuch": "source must be one of",
+}
+
+
+def test_slips_are_answered_where_torch_cannot_be_imported(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    script = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "pandas", "sklearn", "pyarrow")))
+from anyorder.cli import main
+for words in sys.argv[1:]:
+    sys.argv = ["anyorder", *words.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        assert stop.code == 2, words
+"""
+    done = subprocess.run([sys.executable, "-c", script, *SLIPS], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, (words, message) in zip(done.stderr.splitlines(), SLIPS.items(), strict=True):
+        assert message in line, words
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "there"]
+
+
+def test_every_option_of_the_training_reaches_it(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    words = "--cell lstm --layers 2 --penalty sire --penalty-window 2 --penalty-weight 0.5 --shuffle --truncate 3"
+    words += " --optimizer sgd --weight-decay 0.1 --schedule plateau --clip none --mixed-precision no --order dose"
+    status, _, err = run(f"{TRAIN} {words} --tensorboard board")
+    assert status == 0, err
+    model = ao.load("model")
+    expected = {
+        "model_options": {"cell": "lstm", "hidden": 4, "layers": 2},
+        "penalty": ao.SIRE(states="prefix", window=2),
+        "penalty_weight": 0.5,
+        "order": "shuffle",
+        "window": 3,
+        "optimizer": "sgd",
+        "weight_decay": 0.1,
+        "schedule": "plateau",
+        "clip": None,
+        "mixed_precision": "no",
+        "tensorboard": False,  # what was only written down is not part of the model
+        "workdir": None,
+    }
+    assert {name: model.get_params()[name] for name in expected} == expected
+    assert TableModel.open("model").schema.order == "dose"
+    assert [p.name.split(".")[0] for p in (tmp_path / "board").iterdir()] == ["events"]
+    assert run(f"{TRAIN} --penalty sub --penalty-weight 1 --force")[0] == 0
+    assert ao.load("model").penalty == "sub"
+    assert run(f"{TRAIN} --penalty-states prefix --force")[0] == 0
+    assert ao.load("model").penalty == ao.SIRE(states="prefix")
+    status, _, err = run(f"{TRAIN} --penalty-states subset --penalty-window 2 --force")
+    assert status == 2
+    assert "use states='prefix' with window" in err
+    status, _, err = run(f"{TRAIN.replace('--hidden 4', '')} --model set-transformer --truncate 3 --force")
+    assert status == 2
+    assert "a set-transformer model cannot be read in pieces; leave --truncate out" in err
+
+
+def test_the_log_of_a_training_is_kept_with_the_model_and_never_read(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    assert run(TRAIN)[0] == 0
+    records = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").read_text().splitlines()]
+    assert records == ao.load("model").history_
+    assert [r["epoch"] for r in records] == [0, 1]
+    assert all(r["validation"] is not None for r in records)
+    (tmp_path / "model" / "log.jsonl").write_bytes(b"\x80\x04K\x01.")
+    assert run("predict model t.csv --out p.csv")[0] == 0
+    assert run(f"{TRAIN} --force")[0] == 0  # still nothing but a model's files
+    assert (tmp_path / "model" / "log.jsonl").read_text().count("\n") == 2
+
+
+def test_predictions_may_be_means_over_orderings(run, here):
+    for name, words in {"once": "", "again": "--orderings 1", "many": "--orderings 20"}.items():
+        assert run(f"predict model t.csv {words} --out {name}.csv")[0] == 0
+    once, again, many = (pd.read_csv(f"{name}.csv") for name in ("once", "again", "many"))
+    assert once.equals(again)
+    trained = TableModel.open("model")
+    mean = trained.saved.estimator.predict_proba(trained.schema.read("t.csv").data, orderings=20)
+    np.testing.assert_allclose(many[["probability_down", "probability_up"]], mean, atol=1e-6)
+    assert not np.allclose(once["probability_up"], many["probability_up"])
+
+
+def test_a_model_that_takes_no_penalty_says_so(run, tmp_path):
+    visits().to_csv("t.csv", index=False)
+    status, out, err = run(f"{TRAIN.replace('--hidden 4', '')} --model deepsets --penalty-weight 5")
+    assert (status, err.count("UserWarning")) == (0, 0), err
+    assert out.count("a deepsets model ignores order by construction and is trained without a penalty") == 1
+    assert ao.load("model").penalty is None
+    assert "without a penalty" not in run(f"{TRAIN} --force")[1]
+
+
+def test_a_model_of_torch_geometric_is_trained_and_predicts(tmp_path):
+    """In a process of its own: nobody has imported anyorder.pyg there."""
+    visits().to_csv(tmp_path / "t.csv", index=False)
+    train = TRAIN.replace("--hidden 4", "--model pyg-set2set --hidden 4")
+    env = {**os.environ, "ANYORDER_HOME": str(tmp_path / "home")}
+    for words in (train, "predict model t.csv --out p.csv"):
+        command = [sys.executable, "-m", "anyorder.cli", *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 24
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(run, here, ending):
     rows = visits(5, seed=1, drug="z", outcome="nonsense")
@@ -568,6 +694,9 @@ def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch)
     status, _, err = run(f"{TRAIN} --resume --hidden 5 --cell lstm --seed 1")
     assert status == 2
     assert "the unfinished run for model was started without --cell, with --hidden 4, with --seed 0" in err
+    _, _, err = run(f"{TRAIN} --resume --shuffle --clip none --penalty-window 2 --truncate 3")
+    words = "--clip, without --penalty-states, without --penalty-window, without --shuffle, without --truncate"
+    assert f"the unfinished run for model was started without {words};" in err
     shutil.copy("t.csv", "other.csv")
     assert "was of another table" in run(f"{TRAIN.replace('t.csv', 'other.csv')} --resume")[2]
     visits(25).to_csv("t.csv", index=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -17,8 +20,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import anyorder as ao
+from anyorder import estimators
 from anyorder.models import MODELS
 from anyorder.tables import SetData
+from anyorder.training import TrainConfig, TrainResult
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
@@ -162,6 +167,59 @@ def test_every_model_of_the_library_by_name(name):
     fitted = regressor(model=name, model_options=None, epochs=3).fit(X, y)
     assert fitted.model_.inner.name == name
     assert np.isfinite(fitted.predict(X)).all()
+
+
+def test_a_model_of_torch_geometric_is_found_by_its_name(tmp_path):
+    """In a process of its own, where nobody has imported anyorder.pyg; and in one that has no torch-geometric."""
+    script = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[2:]))
+import numpy as np
+import anyorder as ao
+X, y = np.random.default_rng(0).random((12, 3)), np.arange(12) % 2
+try:
+    ao.save(ao.SetClassifier(model="pyg-set2set", epochs=1).fit(X, y), sys.argv[1])
+except ao.InputError as error:
+    print(error)
+"""
+    for words, message in {
+        (): "",
+        ("torch_geometric",): "model 'pyg-set2set' is a model of torch-geometric, and anyorder.pyg needs "
+        "torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout",
+    }.items():
+        command = [sys.executable, "-c", script, str(tmp_path / "model"), *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (0, message), done.stderr
+    assert ao.load(tmp_path / "model").model == "pyg-set2set"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [("deepsets", None, "ignores order by construction"), ("cnn", {"side": 4}, "has no recurrence")],
+)
+def test_a_penalty_that_was_asked_for_and_is_not_applied_is_told(model, options, why):
+    X = np.random.default_rng(0).random((12, 16, 1))
+    quick = {"model": model, "model_options": options, "epochs": 1}
+    given = "penalty='sire' and penalty_weight=5.0 are not used"
+    with pytest.warns(UserWarning, match=f"a {model} model {why}.* trained without a penalty; {given}"):
+        regressor(**quick, penalty_weight=5.0).fit(X, X.sum((1, 2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for said in ({"penalty_weight": 1.0}, {"penalty_weight": 0.0}, {"penalty": None}):
+            regressor(**{**quick, **said}).fit(X, X.sum((1, 2)))
+
+
+def test_every_setting_of_the_loop_reaches_it(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(estimators, "train", lambda *_, config, **__: seen.append(config) or TrainResult())
+    given = {"mixed_precision": "bf16", "tensorboard": str(tmp_path), "plateau_patience": 2, "plateau_factor": 0.1}
+    given |= {"checkpoint_seconds": 7.0, "schedule": "plateau", "clip": None, "order": "shuffle", "window": 3}
+    fitted = regressor(**given).fit(*ragged_sums(10))
+    assert {name: getattr(seen[0], name) for name in given} == given
+    fitted.partial_fit(*ragged_sums(10))
+    assert seen[1].tensorboard is False  # as the checkpoints, it is of fit alone
+    of_their_own = {"maximize", "seed", "gap_every", "gap_samples"}  # what the estimators decide themselves
+    assert {field.name for field in dataclasses.fields(TrainConfig)} - of_their_own <= {*fitted.get_params()}
 
 
 def test_probabilities_of_a_model_that_votes_are_the_shares_of_its_votes():

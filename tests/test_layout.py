@@ -1,6 +1,7 @@
 """The project keeps its own rules: who imports whom, what stays light, what every name carries."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -10,11 +11,16 @@ from pathlib import Path
 import pytest
 
 import anyorder as ao
+from anyorder import _names
 from anyorder._files import home
-from anyorder.commands import _Run
+from anyorder.estimators import PENALTIES
+from anyorder.models import MODELS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.sources import cache_folder
 from anyorder.paper.sweep import _workdir
 from anyorder.paper.trials import Trial
+from anyorder.training import OPTIMIZERS
+from anyorder.unfinished import Run
 
 SOURCE = Path(ao.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -22,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = [
     "cli",
     "commands",
+    "usage",
+    "unfinished",
     "demo",
     "paper.reproduce",
     "paper.report",
@@ -44,6 +52,7 @@ ROOMS = [
     "training",
     "checkpoints",
     "progress",
+    "processor",
     "batches",
     "inference",
     "storage",
@@ -72,6 +81,8 @@ ROOMS = [
     "_columns",
     "_files",
     "_checks",
+    "_names",
+    "_rules",
 ]
 
 
@@ -112,6 +123,18 @@ def test_importing_the_package_and_its_command_line_loads_nothing_heavy() -> Non
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_the_names_the_command_line_knows_are_those_of_the_library() -> None:
+    importlib.import_module("anyorder.pyg")
+    assert {*_names.MODELS, *_names.PYG_MODELS} == {*MODELS} - {"standardised"}
+    assert all(name.startswith("pyg-") for name in _names.PYG_MODELS)
+    assert {*_names.PENALTIES} == {*PENALTIES}
+    assert {*_names.OPTIMIZERS} == {*OPTIMIZERS}
+    assert {"synthetic": list(_names.SYNTHETIC), "real": list(_names.REAL)} == GROUPS
+    assert {*_names.SYNTHETIC, *_names.REAL} == {*EXPERIMENTS}
+    assert tuple(GROUPS) == _names.GROUPS
+    assert {scale for experiment in EXPERIMENTS.values() for scale in experiment.plans} == {*_names.SCALES}
+
+
 @pytest.mark.parametrize("name", [n for n in ao.__all__ if n != "__version__"])
 def test_every_public_name_loads_and_says_what_it_is(name: str) -> None:
     assert getattr(ao, name).__doc__, f"anyorder.{name} has no docstring"
@@ -137,7 +160,7 @@ def test_downloads_and_unfinished_runs_share_one_home(monkeypatch, tmp_path) -> 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ANYORDER_HOME", "~/kept")
     trial = Trial("e", "m", {}, seed=0, scale="smoke")
-    folders = cache_folder(), _workdir(trial), _Run(tmp_path, tmp_path / "out", {}).folder
+    folders = cache_folder(), _workdir(trial), Run(tmp_path, tmp_path / "out", {}).folder
     assert [folder.relative_to(tmp_path).parts[:2] for folder in folders] == [
         ("kept", "data"),
         ("kept", "trials"),

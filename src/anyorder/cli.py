@@ -1,6 +1,7 @@
 """The command line: each command checks its words, calls the library, and says what it wrote.
 
-Nothing heavy is imported until a command runs. Bad input ends with one line on stderr and exit status 2.
+Nothing heavy is imported until a command's words are known to be right. Bad input ends with one line on stderr and
+exit status 2.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ _FORCE = typer.Option(False, "--force", help="Replace what is there.")
 _EXAMPLE = "Example:  anyorder "
 
 
-@app.command(epilog=_EXAMPLE + "train visits.csv --set-id patient --target readmitted --order time --out model")
+@app.command(
+    epilog=_EXAMPLE
+    + "train visits.csv --set-id patient --target readmitted --order time --penalty-window 3 --out model"
+)
 def train(
     table: str = _TABLE,
     set_id: str = typer.Option(..., "--set-id", help="The column that says which set a row belongs to."),
@@ -60,30 +64,60 @@ def train(
     model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
     cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
     hidden: int | None = typer.Option(None, help="Width of the hidden state."),
+    layers: int | None = typer.Option(None, help="Layers of a recurrent model."),
+    penalty: str | None = typer.Option(None, help="On order: sire (if not given), sub or permutation."),
     penalty_weight: str = typer.Option("auto", help="Of the penalty on order: a number; auto: order hardly counts."),
+    penalty_window: int | None = typer.Option(None, help="Only elements at most so far apart need commute (sire)."),
+    penalty_states: str | None = typer.Option(
+        None, help="Where sire swaps: after a subset drawn at random, or a prefix of the given order (with a window)."
+    ),
+    shuffle: bool = typer.Option(False, "--shuffle", help="Read each set in a fresh random order every epoch."),
+    truncate: int | None = typer.Option(None, help="Send gradients back through so many elements at most."),
     epochs: int | None = typer.Option(None, help="Passes over the sets."),
     batch_size: int | None = typer.Option(None, help="Sets a step."),
+    optimizer: str | None = typer.Option(None, help="adam (if not given), adamw, rmsprop or sgd."),
     learning_rate: float | None = typer.Option(None, help="Of the optimiser."),
+    weight_decay: float | None = typer.Option(None, help="Of the optimiser."),
+    schedule: str | None = typer.Option(
+        None, help="Of the learning rate: one-cycle (if not given), plateau or constant."
+    ),
+    clip: str | None = typer.Option(None, help="The largest norm of a gradient, 1 if not given; or none."),
+    mixed_precision: str | None = typer.Option(None, help="fp16, bf16 or no; what accelerate says if not given."),
     validation_fraction: float = typer.Option(0.1, help="Share of the sets held out to pick the best epoch."),
     patience: int | None = typer.Option(None, help="Stop after so many epochs without a better one."),
     seed: int = typer.Option(0, help="The same seed gives the same model."),
+    tensorboard: str | None = typer.Option(None, help="A folder to write the figures of each epoch to."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run that was interrupted."),
     force: bool = _FORCE,
 ) -> None:
     """Learn from a table of events, readings or items grouped into sets, and write a model folder."""
-    from anyorder.commands import train_table
+    from anyorder.usage import check_train, number_or
 
     columns: dict[str, Any] = {"set_id": set_id, "target": target, "order": order, "missing": missing, "task": task}
     columns |= {"features": _names(features), "categorical": _names(categorical) or []}
     settings = {
         "model": model,
-        "model_options": _given(cell=cell, hidden=hidden),
-        "penalty_weight": _weight(penalty_weight),
+        "model_options": _given(cell=cell, hidden=hidden, layers=layers),
+        "penalty_weight": number_or("auto", "--penalty-weight", penalty_weight, at_least=0.0),
         "validation_fraction": validation_fraction,
         "random_state": seed,
+        **_given(penalty=penalty, order="shuffle" if shuffle else None, window=truncate, optimizer=optimizer),
         **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
+        **_given(weight_decay=weight_decay, schedule=schedule, mixed_precision=mixed_precision),
+        **_given(tensorboard=tensorboard),
     }
-    train_table(table, out, columns=columns, settings=settings, unlabelled=unlabelled, resume=resume, force=force)
+    if clip is not None:
+        largest = number_or("none", "--clip", clip, above=0.0)
+        settings["clip"] = None if largest == "none" else largest
+    if penalty_states is None and penalty_window is not None:
+        penalty_states = "prefix"  # a window is one of the given order
+    words: dict[str, Any] = {"columns": columns, "settings": settings, "unlabelled": unlabelled}
+    words |= {"penalty_options": _given(states=penalty_states, window=penalty_window)}
+    words |= {"resume": resume, "force": force}
+    check_train(table, out, **words)
+    from anyorder.commands import train_table
+
+    train_table(table, out, **words)
 
 
 @app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
@@ -91,12 +125,16 @@ def predict(
     model: str = _MODEL,
     table: str = _TABLE,
     out: str = typer.Option(..., help="The file to write, .csv or .parquet."),
+    orderings: int = typer.Option(1, help="Take the mean over so many random orderings of each set, if above 1."),
     force: bool = _FORCE,
 ) -> None:
     """Write a prediction for every set of a table; a target column is ignored."""
+    from anyorder.usage import check_predict
+
+    check_predict(model, table, out, orderings=orderings, force=force)
     from anyorder.commands import predict_table
 
-    predict_table(model, table, out, force=force)
+    predict_table(model, table, out, orderings=orderings, force=force)
 
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
@@ -125,6 +163,9 @@ def export(
     force: bool = _FORCE,
 ) -> None:
     """Write a model's single step and its read-out as ONNX, checked numerically against torch."""
+    from anyorder.usage import check_export
+
+    check_export(model, onnx, force=force)
     from anyorder.commands import export_model
 
     export_model(model, onnx, force=force)
@@ -136,18 +177,6 @@ def _names(text: str | None) -> list[str] | None:
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _weight(text: str) -> float | str:
-    if text == "auto":
-        return text
-    from anyorder._checks import real_number
-
-    try:
-        weight: float | str = float(text)
-    except ValueError:
-        weight = text
-    return real_number("--penalty-weight (a number or auto)", weight, at_least=0.0)
 
 
 # --- anyorder data
@@ -188,7 +217,7 @@ def data_fetch(
 @data.command("where", epilog=_EXAMPLE + "data where ecg5000")
 def data_where(name: str | None = typer.Argument(None, help="Print the files of this data set instead.")) -> None:
     """Print the folders that are searched, first to last, or the files of one data set."""
-    from anyorder._checks import InputError
+    from anyorder._rules import InputError
     from anyorder.paper import sources
 
     if name is None:
@@ -217,6 +246,9 @@ def reproduce(
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
 ) -> None:
     """Run one table or figure of the paper; what is already in the rows is not run again."""
+    from anyorder.usage import check_reproduce
+
+    check_reproduce(experiment, scale, engine)
     from anyorder.paper.reproduce import reproduce as run
 
     methods = None if only is None else [name.strip() for name in only.split(",")]
@@ -275,7 +307,7 @@ def _fault_of_the_user(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # a word on the command line that typer does not know, or misses
         said = error.format_message()
         return f"{said} (anyorder --help lists the commands, anyorder COMMAND --help its options)" if said else ""
-    from anyorder._checks import InputError, InputTypeError  # brings torch, so not before it is needed
+    from anyorder._rules import InputError, InputTypeError
 
     return str(error) if isinstance(error, (InputError, InputTypeError, OSError)) else None
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import io
-import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +18,17 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
-from anyorder._files import home
+from anyorder._checks import InputError, InputTypeError, real_number, whole_number
 from anyorder.audit import audit
 from anyorder.audit_report import Report
-from anyorder.estimators import SetClassifier, SetRegressor, takes_penalty
+from anyorder.estimators import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
 from anyorder.export import export_onnx, onnx_paths
-from anyorder.models import MODELS
-from anyorder.set_model import Standardised
-from anyorder.storage import SavedModel, is_model_folder, open_model, save, write_atomically
+from anyorder.storage import SavedModel, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
-from anyorder.training import TrainConfig
+from anyorder.training import TrainConfig, reads_in_windows
+from anyorder.unfinished import Run, asked_for
+from anyorder.usage import check_place
+from anyorder.usage import free as _free
 
 Say = Callable[[str], None]
 
@@ -64,11 +60,11 @@ class TableModel:
             raise InputError(f"the model folder {path} is damaged: its table does not fit its model; train it again")
         return cls(saved, schema)
 
-    def outputs(self, data: SetData) -> np.ndarray:
-        """Probabilities ``[N, K]`` of the classes, or values ``[N, 1]``."""
+    def outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
+        """Probabilities ``[N, K]`` of the classes, or values ``[N, 1]``: the mean over ``orderings``, if several."""
         if self.schema.task == "classification":
-            return self.saved.estimator.predict_proba(data)
-        return np.asarray(self.saved.estimator.predict(data)).reshape(len(data), -1)
+            return self.saved.estimator.predict_proba(data, orderings)
+        return np.asarray(self.saved.estimator.predict(data, orderings)).reshape(len(data), -1)
 
 
 def train_table(
@@ -77,6 +73,7 @@ def train_table(
     *,
     columns: Mapping[str, Any],
     settings: Mapping[str, Any],
+    penalty_options: Mapping[str, Any] | None = None,
     unlabelled: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -85,15 +82,18 @@ def train_table(
 ) -> None:
     """Learn from a table and write a model folder; an unfinished run waits in ``ANYORDER_HOME``.
 
-    ``columns`` are the options of :func:`anyorder.tables.read_table`, ``settings`` those of the estimator.
+    ``columns`` are the options of :func:`anyorder.tables.read_table`, ``settings`` those of the estimator,
+    ``penalty_options`` those of the penalty that the settings name (``window`` and ``states`` of SIRE, say).
     ``unlabelled``: another table, without the target, whose sets serve the penalty.
     """
     table, out = Path(table), Path(out)
     if resume and force:
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
-    run = _Run(table, out, {**columns, **settings, "unlabelled": unlabelled})
-    _check_settings(settings)
-    _check_place(out)
+    run = Run(table, out, asked_for(columns, settings, penalty_options, unlabelled))
+    if penalty_options:
+        settings = {**settings, "penalty": PENALTIES[settings.get("penalty", "sire")](**penalty_options)}
+    reason = _check_settings(settings)
+    check_place(out)
     if run.first_process:
         run.check(resume, force)
     else:
@@ -101,11 +101,14 @@ def train_table(
     learnt = learn_table(table, **columns, progress=progress)
     _output_names(learnt.schema)
     say(_found(learnt))
+    if reason is not None:
+        say(reason)
+        settings = {**settings, "penalty": None}
     further = None
     if unlabelled is not None:
         read = learnt.schema.read(unlabelled, progress=progress)
         _tell_unseen(read, say)
-        if _has_penalty(settings):
+        if settings.get("penalty", "sire") is not None and settings.get("penalty_weight", 1.0) != 0:
             further = read.data
             say(f"{len(further)} sets without a target serve the penalty")
         else:
@@ -129,9 +132,10 @@ def train_table(
             say("interrupted before the first checkpoint; the same command starts afresh")
         raise
     if run.first_process:
-        estimator.set_params(workdir=None, verbose=False)
+        estimator.set_params(workdir=None, verbose=False, tensorboard=False)
         classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
-        save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, classes=classes)
+        kept = {"table": learnt.schema.to_dict()}
+        save(estimator, out, preprocessing=kept, classes=classes, log=estimator.history_)
         run.end()
         say(f"wrote {out}")
 
@@ -141,17 +145,22 @@ def predict_table(
     table: str | Path,
     out: str | Path,
     *,
+    orderings: int = 1,
     force: bool = False,
     progress: bool | None = None,
     say: Say = print,
 ) -> None:
-    """Write the set-id column, ``prediction``, and ``probability_<class>`` for every set of a table."""
+    """Write the set-id column, ``prediction``, and ``probability_<class>`` for every set of a table.
+
+    They are those of the rows in the given order, or the mean over so many random ``orderings`` of each set's.
+    """
+    whole_number("--orderings", orderings)
     out = _free(out, force, (".csv", ".parquet"))
     trained = TableModel.open(model)
     names = _output_names(trained.schema)
     read = trained.schema.read(table, progress=progress)
     _tell_unseen(read, say)
-    outputs = trained.outputs(read.data)
+    outputs = trained.outputs(read.data, orderings)
     columns: list[Any] = [read.set_ids]
     if trained.schema.classes is not None:
         columns += [[trained.schema.classes[i] for i in outputs.argmax(axis=1)], *outputs.T]
@@ -235,32 +244,29 @@ def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, sa
     say(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """What can be told before the table is read."""
+def _check_settings(settings: Mapping[str, Any]) -> str | None:
+    """What can be told before the table is read; returns why the model takes no penalty, None where it does."""
     _check_seed(settings.get("random_state", 0))
     model, options = settings.get("model", "recurrent"), settings.get("model_options") or {}
-    one_of("--model", model, [name for name in MODELS if name != Standardised.name])
-    known = inspect.signature(MODELS[model]).parameters
+    kind = model_named(model, "--model")
+    known = inspect.signature(kind).parameters
     for name in options:
         if name not in known:
             raise InputError(f"a {model} model has no option --{name}; leave it out, or choose another --model")
     try:
         with torch.device("meta"):  # no memory is spent
-            numbers = sum(p.numel() for p in MODELS[model](1, 1, **options).parameters())
+            tried = kind(1, 1, **options)
+        fits = 16 * sum(p.numel() for p in tried.parameters()) <= _memory()  # weights, gradients, two means of Adam
     except RuntimeError:  # more than torch can count
-        numbers = 2**62
-    if 16 * numbers > _memory():  # weights, gradients and two means of Adam, 4 bytes each
+        fits = False
+    if not fits:
         raise InputError(f"a {model} model with {options} does not fit into this machine's memory; make it smaller")
+    if settings.get("window") is not None and not reads_in_windows(tried):
+        raise InputError(f"a {model} model cannot be read in pieces; leave --truncate out, or take --model recurrent")
     real_number("validation_fraction", settings.get("validation_fraction", 0), at_least=0, below=1)
     loop = {field.name for field in dataclasses.fields(TrainConfig)}
     TrainConfig(**{name: value for name, value in settings.items() if name in loop})
-
-
-def _has_penalty(settings: Mapping[str, Any]) -> bool:
-    """Whether the estimator will have a penalty, for which alone sets without a target are of use."""
-    with torch.device("meta"):
-        model = MODELS[settings.get("model", "recurrent")](1, 1, **(settings.get("model_options") or {}))
-    return takes_penalty(model) and settings.get("penalty_weight", 1.0) != 0
+    return why_no_penalty(tried)
 
 
 def _check_seed(seed: int) -> None:
@@ -272,96 +278,6 @@ def _memory() -> float:
     """Bytes of this machine, where the system tells."""
     known = getattr(os, "sysconf_names", {})
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in known else float("inf")
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a place where nothing can be written before the work, not after it."""
-    folder = next(parent for parent in path.resolve().parents if parent.exists())
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=".anyorder-", dir=folder))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror} in {folder}; choose another place") from None
-
-
-class _Run:
-    """Where an unfinished training run waits, by what it was asked to do."""
-
-    def __init__(self, table: Path, out: Path, asked: Mapping[str, Any]) -> None:
-        self.out = out
-        self.first_process = os.environ.get("RANK", "0") == "0"
-        stamp = [table.stat().st_size, table.stat().st_mtime_ns] if table.is_file() else None
-        wanted = [str(table.resolve()), stamp, str(out.resolve()), asked]
-        self.asked = json.dumps(wanted, sort_keys=True, default=str)
-        self.folder = home() / "runs" / hashlib.sha256(self.asked.encode()).hexdigest()[:20]
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a checkpoint waits here."""
-        return _has_checkpoint(self.folder)
-
-    @property
-    def _replaces(self) -> Path:
-        return self.folder / "replaces-the-model"  # there when the run was started with --force
-
-    def check(self, resume: bool, force: bool) -> None:
-        unfinished = self.unfinished
-        if resume and not unfinished:
-            raise InputError(f"there is nothing to resume: {self._alike()}; leave --resume out to start afresh")
-        if unfinished and not resume and not force:
-            raise InputError(
-                f"a run with these very settings was not finished; go on with --resume, or start afresh with --force "
-                f"(it waits in {self.folder})"
-            )
-        if not self.out.exists() or (resume and unfinished and self._replaces.exists()):
-            return
-        if not force:
-            raise InputError(f"{self.out} exists; choose another --out, or replace it with --force")
-        if not is_model_folder(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise InputError(f"{self.out} is not a model folder, so --force does not replace it; choose another --out")
-
-    def begin(self, force: bool) -> None:
-        if force:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "asked.json", self.asked)
-        if force:
-            self._replaces.touch()
-
-    def end(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _alike(self) -> str:
-        """What sets an unfinished run for the same --out apart from this one."""
-        here = json.loads(self.asked)
-        for file in sorted(self.folder.parent.glob("*/asked.json")):
-            try:
-                there = json.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, OSError):  # cut short, or gone by now: nothing can be said of it
-                continue
-            if there[2] == here[2] and _has_checkpoint(file.parent):
-                if there[0] != here[0]:
-                    return f"the unfinished run for {self.out} was of another table, {there[0]}"
-                if there[3] == here[3]:
-                    return f"{there[0]} has changed since the unfinished run for {self.out} began"
-                then, now = _options(there[3]), _options(here[3])
-                changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-                words = [f"with {name} {then[name]}" if name in then else f"without {name}" for name in changed]
-                return f"the unfinished run for {self.out} was started {', '.join(words)}"
-        return f"no run for {self.out} is unfinished"
-
-
-def _has_checkpoint(folder: Path) -> bool:
-    return folder.is_dir() and any(p.suffix == ".safetensors" for p in folder.iterdir())
-
-
-def _options(asked: dict[str, Any]) -> dict[str, str]:
-    """What was asked, in the words of the command line."""
-    asked = {**asked, **(asked.get("model_options") or {}), "seed": asked.get("random_state")}
-    return {
-        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in asked.items()
-        if name not in ("model_options", "random_state") and value not in (None, [])
-    }
 
 
 def _silent(words: str) -> None:
@@ -399,19 +315,6 @@ def _tell_unseen(table: Table, say: Say) -> None:
         say(f"{name}: {count} rows hold a category the model has not seen; it is read as none of those it knows")
     if table.dropped:
         say(f"{table.dropped} rows with missing values left out")
-
-
-def _free(path: str | Path, force: bool, endings: Sequence[str]) -> Path:
-    """``path`` if it may be written."""
-    path = Path(path)
-    if path.suffix not in endings:
-        raise InputError(f"{path} must end in {' or '.join(endings)}")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; choose another file, or replace it with --force")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; choose another file")
-    _check_place(path)
-    return path
 
 
 def _flat(elements: Tensor, lengths: Tensor | None) -> SetData:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +36,7 @@ from anyorder.set_model import SetModel, Standardised
 from anyorder.tables import SetData
 from anyorder.training import OPTIMIZERS, TrainConfig, train
 
-PENALTIES: dict[str, Callable[[], Any]] = {"sire": SIRE, "sub": SUB, "permutation": Permutation}
+PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SUB, "permutation": Permutation}
 
 
 class _SetEstimator(BaseEstimator):
@@ -63,6 +64,8 @@ class _SetEstimator(BaseEstimator):
         learning_rate: float = 3e-3,
         optimizer: Any = "adam",
         schedule: str = "one-cycle",
+        plateau_patience: int = 5,
+        plateau_factor: float = 0.5,
         weight_decay: float = 0.0,
         clip: float | None = 1.0,
         order: str = "keep",
@@ -72,7 +75,10 @@ class _SetEstimator(BaseEstimator):
         standardize: bool = True,
         random_state: Any = None,
         device: str = "auto",
+        mixed_precision: str | None = None,
         workdir: str | Path | None = None,
+        checkpoint_seconds: float = 30.0,
+        tensorboard: bool | str | Path = False,
         verbose: bool = False,
     ) -> None:
         self.model = model
@@ -84,6 +90,8 @@ class _SetEstimator(BaseEstimator):
         self.learning_rate = learning_rate
         self.optimizer = optimizer
         self.schedule = schedule
+        self.plateau_patience = plateau_patience
+        self.plateau_factor = plateau_factor
         self.weight_decay = weight_decay
         self.clip = clip
         self.order = order
@@ -93,7 +101,10 @@ class _SetEstimator(BaseEstimator):
         self.standardize = standardize
         self.random_state = random_state
         self.device = device
+        self.mixed_precision = mixed_precision
         self.workdir = workdir
+        self.checkpoint_seconds = checkpoint_seconds
+        self.tensorboard = tensorboard
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
@@ -115,6 +126,7 @@ class _SetEstimator(BaseEstimator):
             schedule=self.schedule,
             patience=self.patience,
             optimizer=self.optimizer,
+            tensorboard=self.tensorboard,
         )
         self._train(data, config, validation, X_unlabeled, self.workdir)
         return self
@@ -178,7 +190,7 @@ class _SetEstimator(BaseEstimator):
         if here.num_processes > 1:  # all go by the first one's
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
         self.n_features_in_ = data.elements.shape[1]
-        name = one_of("model", self.model, [name for name in MODELS if name != Standardised.name])
+        name = model_named(self.model).name
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
             self.model_ = Standardised(self.n_features_in_, self._out_features, name, self.model_options)
@@ -219,11 +231,15 @@ class _SetEstimator(BaseEstimator):
         return TrainConfig(
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
+            plateau_patience=self.plateau_patience,
+            plateau_factor=self.plateau_factor,
             weight_decay=self.weight_decay,
             clip=self.clip,
             order=self.order,
             window=self.window,
             device=self.device,
+            mixed_precision=self.mixed_precision,
+            checkpoint_seconds=self.checkpoint_seconds,
             seed=seed,
             gap_every=1 if self.verbose else 0,
             **changed,
@@ -241,7 +257,13 @@ class _SetEstimator(BaseEstimator):
             weight = InvarianceBudget() if one_of("penalty_weight", weight, ["auto"]) else None
         elif not callable(weight) and not isinstance(weight, InvarianceBudget):
             weight = real_number("penalty_weight", weight, at_least=0)
-        if penalty is None or not takes_penalty(self.model_.inner):
+        reason = why_no_penalty(self.model_.inner)
+        if penalty is not None and reason is not None:
+            if weight != 0 and (self.penalty, self.penalty_weight) != ("sire", 1.0):  # something was asked for
+                given = f"penalty={self.penalty!r} and penalty_weight={self.penalty_weight!r}"
+                warnings.warn(f"{reason}; {given} are not used", stacklevel=4)
+            return None, 0.0
+        if penalty is None:
             return None, 0.0
         if isinstance(weight, InvarianceBudget):
             weight = self._budget = self._budget or weight
@@ -318,14 +340,16 @@ class _SetEstimator(BaseEstimator):
 _PARAMETERS = """
     ``X``: a list of arrays ``[n_i, D]``, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
 
-    ``model``: a name of ``anyorder.models.MODELS``, built with the dict ``model_options``. ``penalty``: "sire",
-    "sub", "permutation", a penalty object or None; it is not applied to a model that ignores order by construction.
+    ``model``: a name of ``anyorder.models.MODELS`` or ``anyorder.pyg``, built with the dict ``model_options``.
+    ``penalty``: "sire", "sub", "permutation", a penalty object or None; it is not applied to a model that ignores order
+    by construction (a warning says so if it was asked for).
     ``penalty_weight``: a number (search over decades, 1e-3 to 1e3), "auto" (an ``InvarianceBudget``), such a
     budget, or a callable of the share of training done. ``validation_fraction`` of the sets are held out to pick
     the best epoch, ``patience`` epochs without progress end the training. ``standardize``: elements and float
     targets are brought to mean 0 and variance 1 inside, in the precision they come in; ``model_`` takes and gives
     raw units. ``workdir``: checkpoints, from which an interrupted ``fit`` goes on (with ``random_state=None``, by
-    the seed found there). The rest is as in ``anyorder.training.TrainConfig``.
+    the seed found there); ``partial_fit`` writes neither these nor ``tensorboard``. The rest is as in
+    ``anyorder.training.TrainConfig``.
 
     Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``history_`` (a dict an
     epoch), ``n_iter_`` (epochs), ``best_epoch_``, ``seed_``
@@ -463,9 +487,23 @@ class SetRegressor(RegressorMixin, _SetEstimator):
         return estimator
 
 
-def takes_penalty(model: SetModel) -> bool:
-    """Whether there is something for a penalty to do: a recurrence that does not ignore order by construction."""
-    return not model.invariant and isinstance(getattr(model, "recurrence", None), Recurrence)
+def model_named(name: str, option: str = "model") -> type[SetModel]:
+    """The model of a name; torch-geometric's are imported when one of them is asked for."""
+    if isinstance(name, str) and name.startswith("pyg-"):
+        try:
+            import anyorder.pyg  # noqa: F401 (adds its adapters to MODELS)
+        except ImportError as error:
+            raise InputError(f"{option} {name!r} is a model of torch-geometric, and {error}") from None
+    return MODELS[one_of(option, name, [name for name in MODELS if name != Standardised.name])]
+
+
+def why_no_penalty(model: SetModel) -> str | None:
+    """Why there is nothing for a penalty on order to do; None where there is a recurrence that order may matter to."""
+    if model.invariant:
+        return f"a {model.name} model ignores order by construction and is trained without a penalty"
+    if not isinstance(getattr(model, "recurrence", None), Recurrence):
+        return f"a {model.name} model has no recurrence to penalise and is trained without a penalty"
+    return None
 
 
 def _as_sets(X: Any, embeds: bool) -> SetData:
