@@ -67,6 +67,31 @@ def test_first_and_second_derivatives_are_right(bias):
     assert torch.autograd.gradgradcheck(run, (rows, first, *weights))
 
 
+def chained(scan, rows, first, weights):
+    """A scan that goes on from the states of another, by the same weights."""
+    return scan(rows, SIZES, scan(rows * 2, SIZES, first, weights)[1], weights)[1]
+
+
+def tied(scan, rows, first, weights):
+    """Two layers of the same weights."""
+    states = scan(rows, SIZES, first, weights)[0]
+    return scan(states[:, :3], SIZES, first, weights)[1]
+
+
+@pytest.mark.parametrize("network", [chained, tied])
+def test_inputs_that_depend_on_the_weights_are_not_counted_twice(network):
+    rows, first, weights = problem()
+    inputs = [rows, first, *weights]
+    found, expected = [], []
+    for results, scan in [(found, gru.scan), (expected, by_cell)]:
+        once = torch.autograd.grad((network(scan, rows, first, weights) ** 3).sum(), inputs, create_graph=True)
+        twice = torch.autograd.grad(sum((gradient**2).sum() for gradient in once), inputs)
+        results += [*once, *twice]
+    for ours, torchs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradgradcheck(lambda *tensors: network(gru.scan, rows, first, tensors), weights)
+
+
 @pytest.mark.parametrize("still", ["rows", "first", "weights"])
 def test_what_needs_no_gradient_gets_none_and_changes_nothing_else(still):
     rows, first, weights = problem()

@@ -157,6 +157,7 @@ def _differentiable_backward(
     to_last: Tensor | None,
 ) -> list[Tensor | None]:
     """The gradients of ``inputs`` by torch's own cell, so that they can be differentiated again."""
+    inputs = [tensor.view_as(tensor) for tensor in inputs]  # one may depend on another: ask for direct gradients alone
     rows, first, *weights = inputs
     state, steps, ended = first[: sizes[0]], [], [first[sizes[0] :]]
     for part in rows.split(list(sizes)):
