@@ -305,6 +305,49 @@ def test_only_models_that_can_be_rebuilt_are_saved(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+class Doubled(ao.RecurrentSetModel):
+    def forward(self, elements, lengths=None, **options):
+        return 2 * super().forward(elements, lengths, **options)
+
+
+def with_sigmoid(model):
+    model.readout.head = torch.nn.Sequential(model.readout.head[0], torch.nn.Sigmoid())
+    return model
+
+
+def with_weight_norm(model):
+    torch.nn.utils.parametrizations.weight_norm(model.readout.head[0])
+    return model
+
+
+def with_other_inside(model):
+    model.inner = Doubled(3, 2)
+    return model
+
+
+CHANGED = {
+    "subclass": (lambda: Doubled(3, 2), "Doubled is a class of your own under the name 'recurrent' of another"),
+    "head": (
+        lambda: with_sigmoid(ao.RecurrentSetModel(3, 2)),
+        r"was changed after it was built \(a module is not what its arg",
+    ),
+    "parametrised": (
+        lambda: with_weight_norm(ao.RecurrentSetModel(3, 2)),
+        r"\(readout.head.0.parametrizations.* is not",
+    ),
+    "inside": (lambda: with_other_inside(MODELS["standardised"](3, 2)), "this Standardised was changed after it was"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_model_that_would_come_back_as_another_is_not_saved(tmp_path, case):
+    make, message = CHANGED[case]
+    with pytest.raises((InputError, InputTypeError), match=message) as caught:
+        ao.save(make(), tmp_path / "m")
+    assert "save_tensors" in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
 def edit(**changes):
     def apply(folder):
         config = json.loads((folder / "config.json").read_text())

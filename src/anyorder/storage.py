@@ -79,6 +79,9 @@ def save(
 ) -> None:
     """Write a set model or a fitted estimator as a folder, all of it or nothing; a model there is replaced.
 
+    A model is stored as its name, its arguments and its weights; one whose modules were changed after it was built, or
+    of a class without a name of its own, is refused.
+
     ``preprocessing`` (a table's schema, say), ``classes`` and ``extra`` are JSON values kept beside the weights.
     ``log``: what was noted of each epoch (``history``), written as ``log.jsonl``, which loading does not read.
 
@@ -105,12 +108,14 @@ def save(
             f"save takes a set model of anyorder or a fitted estimator; got {type(model).__name__} "
             "(of your own modules, keep the state_dict with anyorder.storage.save_tensors)"
         )
+    arguments = model.config()
+    _require_rebuildable(model, arguments)
     weights = tensors_to_bytes(model.state_dict())
     config = {
         "format": "anyorder",
         "format_version": FORMAT_VERSION,
         "anyorder_version": anyorder.__version__,
-        "model": {"name": model.name, "config": model.config()},
+        "model": {"name": model.name, "config": arguments},
         "weights": {"sha256": hashlib.sha256(weights).hexdigest(), "bytes": len(weights)},
         "estimator": estimator,
         "preprocessing": preprocessing,
@@ -125,6 +130,40 @@ def save(
     if log is not None:
         files[LOG] = "".join(json.dumps(record) + "\n" for record in log)
     _write_folder(Path(path), files)
+
+
+def _require_rebuildable(model: SetModel, arguments: dict[str, Any]) -> None:
+    """Refuse a model that its name and arguments do not describe: :func:`load` would give back another."""
+    kind, instead = type(model).__name__, "keep its state_dict with anyorder.storage.save_tensors"
+    if MODELS.get(model.name) is not type(model):
+        raise InputTypeError(
+            f"{kind} is a class of your own under the name {model.name!r} of another, which load would rebuild; "
+            f"give it a name of its own (name = … in the class) and define it wherever it is loaded, or {instead}"
+        )
+    rebuilt = _without_memory(model.name, arguments)
+    odd = _other_shape(_shapes(rebuilt.state_dict()), _shapes(model.state_dict()))
+    if odd is not None or str(rebuilt) != str(model):
+        what = "a module" if odd is None else odd
+        raise InputError(
+            f"this {kind} was changed after it was built ({what} is not what its arguments make), and load "
+            "would rebuild it as it was before; undo the change (parametrised weights: "
+            f"torch.nn.utils.parametrize.remove_parametrizations), or {instead}"
+        )
+
+
+def _without_memory(name: str, arguments: Mapping[str, Any]) -> SetModel:
+    """The model on the meta device: its names and shapes, before any room is made for its numbers."""
+    with torch.device("meta"):
+        return MODELS[name](**arguments)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _other_shape(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str | None:
+    """The first tensor that only one side has, or that has two shapes."""
+    return min((n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n)), default=None)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -221,13 +260,11 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         )
     _refuse_absurd_sizes(folder, arguments, sum(tensor.numel() for tensor in weights.values()))
     try:
-        with torch.device("meta"):  # no memory is spent before the shapes are known to fit
-            expected = {n: tuple(t.shape) for n, t in MODELS[name](**arguments).state_dict().items()}
+        expected = _shapes(_without_memory(name, arguments).state_dict())
     except (TypeError, ValueError, RuntimeError) as error:
         raise _damaged(folder, f"no {name!r} model can be built from its arguments ({error})") from None
-    found = {n: tuple(t.shape) for n, t in weights.items()}
-    if expected != found:
-        odd = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))[0]
+    found = _shapes(weights)
+    if (odd := _other_shape(expected, found)) is not None:
         raise _damaged(folder, f"{odd} should have shape {expected.get(odd)}, the weights have {found.get(odd)}")
     with torch.random.fork_rng(devices=[]):  # the caller's generator does not notice the initial draws
         model = MODELS[name](**arguments)
