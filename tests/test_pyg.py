@@ -13,6 +13,7 @@ from torch_geometric.nn import MessagePassing, aggr
 import anyorder as ao
 from anyorder import InputError, InputTypeError, SireAggregation
 from anyorder.pyg import PygGRU, PygLCM, penalty_of
+from anyorder.set_model import Standardised
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -160,9 +161,11 @@ def test_wrong_options_are_refused():
 
 def test_a_saved_adapter_loads_in_a_process_that_never_imported_it(tmp_path):
     ao.save(PygGRU(3, 2, hidden=4), tmp_path / "model")
-    code = f"import anyorder as ao; print(ao.load({str(tmp_path / 'model')!r}).name)"
+    ao.save(Standardised(3, 2, "pyg-gru", {"hidden": 4}), tmp_path / "in-units")
+    paths = str(tmp_path / "in-units"), str(tmp_path / "model")
+    code = f"import anyorder as ao; print(*(ao.load(path).name for path in {paths}))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout.strip() == "pyg-gru", result.stderr
+    assert result.stdout.strip() == "standardised pyg-gru", result.stderr
 
 
 def test_without_torch_geometric_errors_name_the_extra(tmp_path):

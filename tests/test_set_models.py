@@ -24,7 +24,7 @@ from anyorder.models import (
     SmallCNN,
     average_over_orderings,
 )
-from anyorder.set_model import fixed_orderings, pool
+from anyorder.set_model import Standardised, fixed_orderings, pool
 
 NAN = float("nan")
 
@@ -249,6 +249,15 @@ def test_votes_are_counted_literally():
 
 
 # Janossy pooling
+
+
+def test_a_model_that_votes_keeps_its_outputs_in_units_of_their_own():
+    voter = Standardised(1, 1, "janossy", {"combine": "vote", "hidden": 4, "orderings": 5}).eval()
+    elements = torch.randn(20, 4, 1)
+    assert torch.equal(voter.set_units([5.0], [2.0])(elements), voter(elements).round())
+    with pytest.raises(InputError, match="'vote' rounds its outputs, .* got out_mean=100.0, out_scale=10.0"):
+        voter.set_units([0.0], [1.0], 100.0, 10.0)
+    Standardised(1, 1, "janossy", {"hidden": 4}).set_units([0.0], [1.0], 100.0, 10.0)
 
 
 def test_pi_sgd_trains_on_fresh_orderings_and_repeats_its_predictions():

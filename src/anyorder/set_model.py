@@ -131,10 +131,18 @@ class Standardised(SetModel):
         self._built_with(model=model, options=options)
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
-        """Set all four; returns the model."""
+        """Set all four; returns the model. One that votes rounds its outputs, so these keep their own units."""
         values = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
-        for name, value in values.items():
-            getattr(self, name).copy_(torch.as_tensor(value))
+        units = {name: torch.as_tensor(value) for name, value in values.items()}
+        other = bool(units["out_mean"].any() or (units["out_scale"] != 1).any())
+        if other and getattr(self.inner, "combine", "mean") == "vote":
+            raise InputError(
+                "a model with combine='vote' rounds its outputs, so they must stay in units of their own; got "
+                f"out_mean={units['out_mean'].tolist()}, out_scale={units['out_scale'].tolist()} (use combine='mean', "
+                "or standardize=False in an estimator)"
+            )
+        for name, unit in units.items():
+            getattr(self, name).copy_(unit)
         return self
 
     def config(self) -> dict[str, Any]:
