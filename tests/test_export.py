@@ -41,7 +41,8 @@ def test_the_graphs_alone_give_what_the_model_gives(tmp_path, form):
     words = json.loads(step.get_modelmeta().custom_metadata_map["anyorder"])
     assert words["classes"] == ["a", "b"]
     for batch, length in ((1, 6), (4, 11)):  # neither is the batch the graph was traced with
-        state = {n: np.repeat(np.array(v, np.float32), batch, axis=0) for n, v in words["start"].items()}
+        kinds = {i.name: np.int64 if "int64" in i.type else np.float32 for i in step.get_inputs()}
+        state = {n: np.repeat(np.array(v, kinds[n]), batch, axis=0) for n, v in words["start"].items()}
         elements = torch.randint(9, (batch, length, 1)) if form == "embedding" else torch.randn(batch, length, 3)
         for t in range(length):
             new = step.run(None, {"element": elements[:, t].numpy(), **state})

@@ -204,6 +204,21 @@ def test_fixed_orderings_are_uniform():
     assert all(abs(count - 1000) < 120 for count in counts.values())  # four standard deviations
 
 
+def test_fixed_orderings_depend_on_no_global_setting_and_take_any_seed():
+    lengths = torch.tensor([5, 3])
+    before = fixed_orderings(lengths, 5, 4, 7)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(fixed_orderings(lengths, 5, 4, 7), before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        assert torch.equal(fixed_orderings(lengths, 5, 4, 7), before)
+    huge = fixed_orderings(lengths, 5, 4, 10**30)
+    assert not torch.equal(huge, before)
+    assert torch.equal(huge.sort(2).values, before.sort(2).values)
+
+
 def test_the_average_is_the_literal_mean_over_orderings():
     model = RecurrentSetModel(2, 3, hidden=4, orderings=5, seed=2).eval()
     elements, lengths = torch.randn(3, 6, 2), torch.tensor([6, 3, 0])
@@ -255,7 +270,7 @@ def test_a_model_that_votes_keeps_its_outputs_in_units_of_their_own():
     voter = Standardised(1, 1, "janossy", {"combine": "vote", "hidden": 4, "orderings": 5}).eval()
     elements = torch.randn(20, 4, 1)
     assert torch.equal(voter.set_units([5.0], [2.0])(elements), voter(elements).round())
-    with pytest.raises(InputError, match="'vote' rounds its outputs, .* got out_mean=100.0, out_scale=10.0"):
+    with pytest.raises(InputError, match=r"'vote' rounds its outputs, .* got out_mean=100.0, out_scale=10.0"):
         voter.set_units([0.0], [1.0], 100.0, 10.0)
     Standardised(1, 1, "janossy", {"hidden": 4}).set_units([0.0], [1.0], 100.0, 10.0)
 
@@ -315,6 +330,52 @@ def test_deep_sets_stream_what_they_pool(pooling):
     streamed = model.readout(model.recurrence.scan(model.encode(elements), lengths).last)
     torch.testing.assert_close(streamed, model(elements, lengths))
     assert ao.order_gap(model, elements, lengths) < 1e-20
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_deep_sets_count_beyond_their_precision(pooling):
+    model = DeepSets(1, 1, phi=(2,), pooling=pooling).bfloat16()
+    state = model.recurrence.start(1)
+    state = model.recurrence.step(torch.ones(1, 2).bfloat16(), (state[0], state[1] + 2**24))
+    assert state[1].item() == 2**24 + 1
+    assert state[0].dtype == torch.bfloat16
+    model.load_state_dict({name: value.float() for name, value in model.state_dict().items()})  # as it was once kept
+    assert model.recurrence.start(1)[1].dtype == torch.int64
+
+
+@pytest.mark.parametrize("how", ["mean", "std"])
+def test_pooling_in_half_precision_does_not_overflow_on_the_way(how):
+    values = 500 + 300 * torch.rand(2, 3000, 2)
+    mask = torch.arange(3000) < torch.tensor([[3000], [1000]])
+    for half_mask in (None, mask):
+        half = pool(values.half(), half_mask, how)
+        assert half.dtype == torch.float16
+        torch.testing.assert_close(half.float(), pool(values, half_mask, how), rtol=1e-2, atol=0)
+
+
+def test_settings_of_a_built_model_are_part_of_its_configuration():
+    averaging = ao.RecurrentSetModel(3, 2, orderings=20)
+    averaging.orderings, averaging.seed = 1, 5
+    assert (averaging.config()["orderings"], averaging.config()["seed"]) == (1, 5)
+    pi_sgd = ao.JanossyPooling(3, 2)
+    assert pi_sgd.config()["combine"] is None
+    pi_sgd.combine = "vote"
+    assert pi_sgd.config()["combine"] == "vote"
+    in_units = Standardised(3, 2, "recurrent", {"orderings": 20})
+    in_units.orderings = 1
+    assert in_units.inner.orderings == in_units.config()["options"]["orderings"] == 1
+    with pytest.raises(InputError, match="'deepsets', does not average over orderings; got 4"):
+        Standardised(3, 2, "deepsets").orderings = 4
+
+
+def test_a_model_reads_the_dtype_of_weights_put_in_its_place():
+    model, wrapped = ao.RecurrentSetModel(3, 2), nn.Sequential(ao.DeepSets(3, 2))
+    elements = torch.randn(2, 4, 3, dtype=torch.float64)
+    for module in (model, wrapped):
+        module.load_state_dict({name: value.double() for name, value in module.state_dict().items()}, assign=True)
+        assert module(elements).dtype == torch.float64
+        with pytest.raises(InputTypeError, match="elements are torch.float32, the model's weights torch.float64"):
+            module(elements.float())
 
 
 def test_equivariant_layers_see_the_maximum_of_the_set():

@@ -420,7 +420,7 @@ class DeepSets(SetModel):
         else:
             self.phi = mlp(width, phi, None, activation)
             start = torch.zeros(1, phi[-1])
-            count = torch.zeros(1, 1)
+            count = torch.zeros(1, 1, dtype=torch.int64)  # exact however many elements there are, in any precision
             self.recurrence = recurrence(_POOL_STEPS[pooling], start=start if pooling == "sum" else (start, count))
         self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(phi[-1], rho, out_features, activation, dropout))
         self.activation = ACTIVATIONS[activation]()

@@ -25,6 +25,7 @@ from anyorder._checks import (
 from anyorder.orderings import reorder
 
 MODELS: dict[str, type[SetModel]] = {}
+SETTINGS = ("orderings", "seed", "combine")  # attributes that may be set on a model that was built already
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 COMBINE = ("mean", "vote")
 
@@ -52,17 +53,22 @@ class SetModel(nn.Module):
         self.in_features = whole_number("in_features", in_features)
         self.out_features = whole_number("out_features", out_features)
         self.door = Door(self.in_features, embedding)
+        self.register_load_state_dict_post_hook(_door_follows_weights)
 
     def _built_with(self, **arguments: Any) -> None:
         self._arguments = {"in_features": self.in_features, "out_features": self.out_features, **arguments}
         for name, value in arguments.items():
             if isinstance(value, nn.Module):
                 self._arguments[name] = type(value)
+        self._settings = {name: getattr(self, name) for name in SETTINGS if name in arguments}
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, ready for JSON: ``MODELS[model.name](**model.config())`` rebuilds it."""
         config = {}
-        for name, value in self._arguments.items():
+        changed = {
+            name: getattr(self, name) for name, before in self._settings.items() if getattr(self, name) != before
+        }
+        for name, value in {**self._arguments, **changed}.items():
             if isinstance(value, type):
                 raise InputError(
                     f"{name} was given as an own module ({value.__name__}), which a configuration cannot describe; "
@@ -90,6 +96,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _door_follows_weights(model: SetModel, _: Any) -> None:
+    """Weights that were put in place of others, ``load_state_dict(assign=True)``, may be of another dtype."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), model.door.like)
+    model.door.like = weight.detach().new_empty(0)
 
 
 class Standardised(SetModel):
@@ -123,11 +135,6 @@ class Standardised(SetModel):
             self.register_buffer(name, torch.zeros(size))
             self.register_buffer(name.replace("mean", "scale"), torch.ones(size))
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
-        own = ("in_features", "out_features")
-        try:
-            options = {name: value for name, value in self.inner.config().items() if name not in own}
-        except InputError:  # an own module among the options: it is said when the configuration is asked for
-            options = dict(options or {})
         self._built_with(model=model, options=options)
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
@@ -146,8 +153,9 @@ class Standardised(SetModel):
         return self
 
     def config(self) -> dict[str, Any]:
-        self.inner.config()  # says what cannot be described
-        return super().config()
+        own = ("in_features", "out_features")
+        options = {name: value for name, value in self.inner.config().items() if name not in own}
+        return {**super().config(), "options": options}
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self._raw(self.inner(self._standard(elements), lengths))
@@ -168,6 +176,12 @@ class Standardised(SetModel):
     def orderings(self) -> int:
         """Over how many orderings the model inside averages."""
         return int(getattr(self.inner, "orderings", 1))
+
+    @orderings.setter
+    def orderings(self, value: int) -> None:
+        if not hasattr(self.inner, "orderings"):
+            raise InputError(f"the model inside, {self.inner.name!r}, does not average over orderings; got {value!r}")
+        self.inner.orderings = whole_number("orderings", value)  # type: ignore[assignment]
 
     def _standard(self, elements: Tensor) -> Tensor:
         readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
@@ -287,13 +301,18 @@ def mlp(
 
 
 def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """``values [B, M, F]`` -> ``[B, F]``: their sum, mean, max, min or std where ``mask``; of nothing, 0."""
+    """``values [B, M, F]`` -> ``[B, F]``: their sum, mean, max, min or std where ``mask``; of nothing, 0.
+
+    Values of half precision are summed in single precision: a sum on the way to a mean may be beyond theirs.
+    """
     if how in ("max", "min"):
         worst, best = (-math.inf, torch.amax) if how == "max" else (math.inf, torch.amin)
         if mask is None:
             return best(values, 1)
         top = best(values.masked_fill(~mask[:, :, None], worst), 1)
         return torch.where(mask.any(1, keepdim=True), top, torch.zeros_like(top))
+    if values.dtype in (torch.float16, torch.bfloat16):
+        return pool(values.float(), mask, how).to(values.dtype)
     if how == "std":
         spread = values - pool(values, mask, "mean")[:, None]
         return (pool(spread.square(), mask, "mean") + 1e-5).sqrt()
@@ -305,10 +324,11 @@ def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
 
 def fixed_orderings(lengths: Tensor, longest: int, draws: int, seed: int) -> Tensor:
     """Orderings ``[B, draws, longest]`` that depend on ``seed`` and each sample's own length, nothing else."""
-    index = torch.arange(longest).expand(len(lengths), draws, longest).clone()
+    index = torch.arange(longest, device="cpu").expand(len(lengths), draws, longest).clone()
     for length in lengths.unique().tolist():
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + length)
-        index[lengths.cpu() == length, :, :length] = torch.rand(draws, length, generator=generator).argsort(1)
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + length) % 2**63)
+        drawn = torch.rand(draws, length, generator=generator, dtype=torch.float32, device="cpu")
+        index[lengths.cpu() == length, :, :length] = drawn.argsort(1)
     return index.to(lengths.device)
 
 
