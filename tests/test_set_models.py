@@ -374,7 +374,7 @@ def test_a_model_reads_the_dtype_of_weights_put_in_its_place():
     for module in (model, wrapped):
         module.load_state_dict({name: value.double() for name, value in module.state_dict().items()}, assign=True)
         assert module(elements).dtype == torch.float64
-        with pytest.raises(InputTypeError, match="elements are torch.float32, the model's weights torch.float64"):
+        with pytest.raises(InputTypeError, match=r"elements are torch.float32, the model's weights torch.float64"):
             module(elements.float())
 
 

@@ -173,6 +173,46 @@ def test_an_embedding_reads_integers():
         torch.testing.assert_close(stream.value(), model(torch.tensor([[[3], [4], [5]]]))[0])
 
 
+def test_a_state_of_whole_numbers_does_not_round_the_elements():
+    start = torch.zeros(1, 1, dtype=torch.int64)
+    above = ao.recurrence(lambda element, state: state + (element > 0.5).long(), start=start)
+    stream = ao.Stream(above)
+    stream.update(torch.tensor([[0.7], [0.9], [0.2]]))
+    assert stream.value().tolist() == [2]
+
+
+def test_a_state_keeps_its_dtype_in_a_snapshot():
+    thirds = ao.recurrence(lambda element, state: state.double() + element.double() / 3, start=torch.zeros(1, 1))
+    stream = ao.Stream(thirds)
+    stream.update(torch.rand(10, 1))
+    again = ao.Stream.restore(thirds, stream.snapshot())
+    assert again.value().dtype == torch.float64
+    assert torch.equal(again.value(), stream.value())
+
+
+def test_a_part_that_trains_by_itself_drops_nothing_and_goes_on_training():
+    model = recurrent().eval()
+    model.readout.train()
+    stream = ao.Stream(model)
+    stream.update(torch.randn(5, D))
+    assert torch.equal(stream.value(), stream.value())
+    assert [model.training, model.readout.dropout.training] == [False, True]
+
+
+def test_a_stream_may_be_made_and_fed_in_inference_mode():
+    model, elements = recurrent(), torch.randn(3, D)
+    with torch.inference_mode():
+        stream = ao.Stream(model)
+        stream.update(elements[0])
+    stream.update(elements[1])
+    assert stream.seen == 2
+    with torch.inference_mode():
+        stream.update(elements[2])
+    stream.reset()
+    assert stream.seen == 0
+    torch.testing.assert_close(stream.value(), ao.Stream(model).value())
+
+
 def test_other_cells_stream_too():
     product = ao.recurrence(lambda element, state: {"p": state["p"] * element}, start={"p": torch.ones(1, 1)})
     stream = ao.Stream(product)
@@ -219,6 +259,14 @@ def test_wrong_shapes_are_refused_and_leave_the_stream_as_it_was():
         several.update(torch.ones(3, D))
     with pytest.raises(InputError, match="lengths must be 2 whole numbers from 0 to 1"):
         several.update(torch.ones(2, D), [1, 2])
+    with pytest.raises(InputError, match=r"lengths must be 2 whole numbers from 0 to 5; got \[1.5, 2.5\]"):
+        several.update(torch.ones(2, 5, D), [1.5, 2.5])
+    assert several.seen.tolist() == [0, 0]
+    first = ao.Stream(recurrent())
+    with pytest.raises(InputError, match="must have 3 features"):
+        first.update(torch.ones(4, 5, D + 1))
+    first.update(torch.ones(D))  # one stream, since the four were refused
+    assert first.seen == 1
     with pytest.raises(InputError, match="lengths are for several streams"):
         stream.update(torch.ones(2, D), [2])
     with pytest.raises(InputError, match="streams must be at least 1"):
@@ -243,6 +291,18 @@ def test_snapshots_of_others_are_refused():
         ao.Stream.restore(model, pickle.dumps([1]))
     with pytest.raises(InputTypeError, match="a snapshot is bytes"):
         ao.Stream.restore(model, "text")
+
+
+def test_a_snapshot_of_another_pooling_is_refused_and_one_of_an_earlier_version_is_not():
+    mean, largest = ao.DeepSets(D, 2, phi=(4,), pooling="mean"), ao.DeepSets(D, 2, phi=(4,), pooling="max")
+    largest.load_state_dict(mean.state_dict())
+    stream = ao.Stream(mean)
+    stream.update(torch.randn(5, D))
+    with pytest.raises(InputError, match="taken with another pooling: 'mean' there, 'max' here"):
+        ao.Stream.restore(largest, stream.snapshot())
+    tensors, metadata = tensors_from_bytes(stream.snapshot())
+    del metadata["stream"]["built"]  # as it was once written
+    assert torch.equal(ao.Stream.restore(mean, tensors_to_bytes(tensors, metadata)).value(), stream.value())
 
 
 def test_a_snapshot_with_the_wrong_state_is_refused():

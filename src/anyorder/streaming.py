@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyorder._checks import InputError, InputTypeError, whole_number
 from anyorder._files import tensors_from_bytes, tensors_to_bytes
+from anyorder.predictors import evaluating
 from anyorder.recurrence import Recurrence
 from anyorder.trajectory import State, tree_leaves, tree_map
 
@@ -40,14 +41,12 @@ class Stream:
         self.model = model
         self.recurrence = streaming_recurrence(model)
         self.streams = None if streams is None else whole_number("streams", streams)
-        self._state: State
-        self._seen: Tensor
-        self._begin()
-
-    def _begin(self) -> None:
-        with torch.no_grad():
-            self._state = tree_map(torch.clone, self.recurrence.start(self.streams or 1))
+        self._state = self._start(self.streams)
         self._seen = torch.zeros(self.streams or 1, dtype=torch.int64)
+
+    @torch.no_grad()
+    def _start(self, streams: int | None) -> State:
+        return tree_map(torch.clone, self.recurrence.start(streams or 1))
 
     @property
     def seen(self) -> int | Tensor:
@@ -57,31 +56,31 @@ class Stream:
     def update(self, elements: Any, lengths: Any = None) -> None:
         """Take in one element ``[D]`` or a chunk ``[n, D]``; of B streams, ``[B, D]`` or ``[B, n, D]``.
 
-        ``lengths [B]`` says how many elements of a chunk each stream really has (0: none).
+        ``lengths [B]`` says how many elements of a chunk each stream really has (0: none). What is refused changes
+        nothing.
         """
-        chunk = self._as_chunk(elements)
+        chunk = self._placed(elements)
+        streams, state, seen = self.streams, self._state, self._seen
+        if streams is None and chunk.dim() == 3 and not seen.any():
+            streams = whole_number("the streams of a first chunk [B, n, D]", chunk.shape[0])
+            state, seen = self._start(streams), torch.zeros(streams, dtype=torch.int64)
+        chunk = _as_chunk(chunk, streams)
         if lengths is not None:
-            if self.streams is None:
-                raise InputError("lengths are for several streams: Stream(model, streams=B)")
-            lengths = torch.as_tensor(lengths, dtype=torch.int64)
-            if lengths.shape != (self.streams,) or bool(((lengths < 0) | (lengths > chunk.shape[1])).any()):
-                raise InputError(
-                    f"lengths must be {self.streams} whole numbers from 0 to {chunk.shape[1]}; got {lengths.tolist()}"
-                )
-        state = self._state
-        with _evaluating(self.model):
+            lengths = _checked_lengths(lengths, streams, chunk.shape[1])
+        with evaluating(self.model), torch.no_grad():
             for begin in range(0, chunk.shape[1], _PIECE):
                 piece = chunk[:, begin : begin + _PIECE]
                 if lengths is None:
                     state = self._scan(piece, None, state)
                 else:
                     state = self._scan(piece, (lengths - begin).clamp(0, piece.shape[1]).to(piece.device), state)
-        self._state = tree_map(torch.clone, state)
-        self._seen += chunk.shape[1] if lengths is None else lengths
+            state = tree_map(torch.clone, state)
+            seen = seen + (chunk.shape[1] if lengths is None else lengths)
+        self.streams, self._state, self._seen = streams, state, seen
 
     def value(self) -> Any:
         """What the model says now: ``[out_features]``, of B streams ``[B, out_features]``; a Recurrence's state."""
-        with _evaluating(self.model):
+        with evaluating(self.model), torch.no_grad():
             readout = getattr(self.model, "readout", None)
             value = self._state if readout is None else readout(self._state)
         return tree_map(lambda leaf: leaf[0].clone() if self.streams is None else leaf.clone(), value)
@@ -89,21 +88,21 @@ class Stream:
     def reset(self, index: Any = None) -> None:
         """Start over: every stream, or those at ``index``."""
         rows = torch.arange(len(self._seen)) if index is None else torch.as_tensor(index).reshape(-1)
-        with torch.no_grad():
-            start = self.recurrence.start(self.streams or 1)
-        for leaf, first in zip(tree_leaves(self._state), tree_leaves(start), strict=True):
-            leaf[rows.to(leaf.device)] = first[rows.to(leaf.device)]
-        self._seen[rows] = 0
+        state, seen, start = tree_map(torch.clone, self._state), self._seen.clone(), self._start(self.streams)
+        for leaf, first in zip(tree_leaves(state), tree_leaves(start), strict=True):
+            leaf[rows.to(leaf.device)] = first[rows.to(leaf.device)].to(leaf.dtype)
+        seen[rows] = 0
+        self._state, self._seen = state, seen
 
     def snapshot(self) -> bytes:
         """The stream as a few bytes that hold numbers only (safetensors); :meth:`restore` goes on from them."""
         leaves = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(self._state))}
-        details = {"streams": self.streams, "model": _fingerprint(self.model)}
+        details = {"streams": self.streams, "model": _fingerprint(self.model), "built": _description(self.model)}
         return tensors_to_bytes({**leaves, "seen": self._seen}, {"stream": details})
 
     @classmethod
     def restore(cls, model: nn.Module, snapshot: bytes) -> Stream:
-        """The stream a snapshot was taken of; ``model`` must have the same weights as then.
+        """The stream a snapshot was taken of; ``model`` must be the same as then, in its arguments and weights.
 
         >>> import anyorder as ao
         >>> model = ao.known.sum()
@@ -124,17 +123,27 @@ class Stream:
             raise InputError(
                 "this snapshot was taken with other weights than this model's; restore it with the model it belongs to"
             )
+        there = details.get("built")
+        there = there if isinstance(there, dict) else {}  # a snapshot of an earlier version says less
+        for name, here in _description(model).items():
+            if there.get(name, here) != here:
+                raise InputError(
+                    f"this snapshot was taken with another {name}: {there[name]!r} there, {here!r} here; restore it "
+                    "with the model it belongs to"
+                )
         streams = details.get("streams")
         rows = 1 if streams is None else whole_number("the streams of a snapshot", streams)
         if "seen" not in tensors or tensors["seen"].shape != (rows,):  # before room is made for them
             raise InputError(f"the snapshot is damaged: it does not hold the {rows} streams it speaks of")
         stream = cls(model, streams)
-        expected = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(stream._state))}
-        expected["seen"] = stream._seen
-        for name, leaf in expected.items():
-            if name not in tensors or tensors[name].shape != leaf.shape:
-                raise InputError(f"the snapshot does not fit this model: {name} must have shape {list(leaf.shape)}")
-            leaf.copy_(tensors[name])
+        saved = []
+        for i, leaf in enumerate(tree_leaves(stream._state)):
+            found = tensors.get(f"state_{i}")
+            if found is None or found.shape != leaf.shape:
+                raise InputError(f"the snapshot does not fit this model: state_{i} must have shape {list(leaf.shape)}")
+            saved.append(found.to(leaf.device))  # in the dtype it had: a step may leave that of the start
+        leaves = iter(saved)
+        stream._state, stream._seen = tree_map(lambda _: next(leaves), stream._state), tensors["seen"].long()
         return stream
 
     def _scan(self, chunk: Tensor, lengths: Tensor | None, state: State) -> State:
@@ -142,28 +151,40 @@ class Stream:
         encoded = chunk if encode is None else encode(chunk, lengths)
         return self.recurrence.scan(encoded, lengths, state=state).last
 
-    def _as_chunk(self, elements: Any) -> Tensor:
-        """``[B, n, D]`` in the model's own dtype and on its device."""
+    def _placed(self, elements: Any) -> Tensor:
+        """Elements on the model's device and, where it computes in floating numbers, in its dtype."""
         chunk = elements if isinstance(elements, Tensor) else torch.as_tensor(np.asarray(elements))
-        like = _like(self.model, self._state)
-        if getattr(getattr(self.model, "door", None), "table", None) is None:
-            chunk = chunk.to(like.dtype)
-        chunk = chunk.to(like.device)
-        if self.streams is None and chunk.dim() == 3 and not self._seen.any():
-            self.streams = whole_number("the streams of a first chunk [B, n, D]", chunk.shape[0])
-            self._begin()
-        if self.streams is None:
-            if chunk.dim() not in (1, 2):
-                raise InputError(f"an element has shape [D], a chunk [n, D]; got {list(chunk.shape)}")
-            if chunk.shape == (0,):  # an empty list: a chunk of no elements
-                return chunk[None, :, None]
-            return chunk.reshape(1, -1, chunk.shape[-1])
-        if chunk.dim() not in (2, 3) or chunk.shape[0] != self.streams:
-            raise InputError(
-                f"of {self.streams} streams, elements have shape [{self.streams}, D], chunks [{self.streams}, n, D]; "
-                f"got {list(chunk.shape)}"
-            )
-        return chunk if chunk.dim() == 3 else chunk[:, None]
+        tensors = [*self.model.parameters(), *tree_leaves(self._state)]
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        if floating and getattr(getattr(self.model, "door", None), "table", None) is None:
+            chunk = chunk.to(floating[0].dtype)
+        return chunk.to(tensors[0].device)
+
+
+def _as_chunk(chunk: Tensor, streams: int | None) -> Tensor:
+    """``[B, n, D]``, checked."""
+    if streams is None:
+        if chunk.dim() not in (1, 2):
+            raise InputError(f"an element has shape [D], a chunk [n, D]; got {list(chunk.shape)}")
+        if chunk.shape == (0,):  # an empty list: a chunk of no elements
+            return chunk[None, :, None]
+        return chunk.reshape(1, -1, chunk.shape[-1])
+    if chunk.dim() not in (2, 3) or chunk.shape[0] != streams:
+        raise InputError(
+            f"of {streams} streams, elements have shape [{streams}, D], chunks [{streams}, n, D]; "
+            f"got {list(chunk.shape)}"
+        )
+    return chunk if chunk.dim() == 3 else chunk[:, None]
+
+
+def _checked_lengths(lengths: Any, streams: int | None, longest: int) -> Tensor:
+    if streams is None:
+        raise InputError("lengths are for several streams: Stream(model, streams=B)")
+    lengths = torch.as_tensor(lengths).cpu()
+    whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
+    if not whole or lengths.shape != (streams,) or bool(((lengths < 0) | (lengths > longest)).any()):
+        raise InputError(f"lengths must be {streams} whole numbers from 0 to {longest}; got {lengths.tolist()}")
+    return lengths.long()
 
 
 def streaming_recurrence(model: nn.Module) -> Recurrence:
@@ -189,23 +210,14 @@ def streaming_recurrence(model: nn.Module) -> Recurrence:
     return model.recurrence
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """No gradient and no dropout; modules that were training go on training afterwards."""
-    training = [m for m in model.modules() if m.training] if model.training else []
-    for module in training:
-        module.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _like(model: nn.Module, state: State) -> Tensor:
-    tensors = [*model.parameters(), *tree_leaves(state)]
-    return next((t for t in tensors if t.is_floating_point()), tensors[0])
+def _description(model: nn.Module) -> dict[str, Any]:
+    """The name and arguments of a set model, as far as they can be described, as JSON gives them back."""
+    described: dict[str, Any] = {}
+    if hasattr(model, "name") and hasattr(model, "config"):
+        described["model"] = model.name
+        with suppress(InputError):  # an own module among the arguments
+            described |= model.config()  # type: ignore[operator]
+    return json.loads(json.dumps(described))
 
 
 def _fingerprint(model: nn.Module) -> str:
