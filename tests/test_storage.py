@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -229,6 +230,25 @@ def test_double_precision_and_what_is_kept_beside_the_weights_come_back(tmp_path
     assert config["model"]["name"] == "recurrent"
 
 
+def test_each_weight_keeps_the_precision_it_was_saved_in(tmp_path):
+    model = MODELS["standardised"](3, 2).eval()
+    model.inner.readout.double()
+    ao.save(model, tmp_path / "m")
+    again = ao.load(tmp_path / "m")
+    kinds = {name: value.dtype for name, value in model.state_dict().items()}
+    assert {name: value.dtype for name, value in again.state_dict().items()} == kinds
+    assert set(kinds.values()) == {torch.float32, torch.float64}
+    assert all(parameter.requires_grad for parameter in again.parameters())
+    assert again.door.like.dtype == torch.float32
+
+
+def test_a_count_saved_as_floating_numbers_loads_as_whole_ones(tmp_path):
+    model = ao.DeepSets(3, 2, pooling="mean")
+    model.recurrence.start_1 = model.recurrence.start_1.float()  # as it was once kept
+    ao.save(model, tmp_path / "m")
+    assert ao.load(tmp_path / "m").recurrence.start_1.dtype == torch.int64
+
+
 def test_a_folder_of_format_1_keeps_loading():
     """Written once by anyorder 0.1.0 and kept: a later version must read it, or say what to do."""
     saved = storage.open_model(Path(__file__).parent / "data" / "model-format-1")
@@ -292,6 +312,22 @@ def test_a_full_disk_keeps_the_last_model(tmp_path, monkeypatch):
         ao.save(ao.DeepSets(3, 2), tmp_path / "m")
     assert ao.load(tmp_path / "m").name == "recurrent"
     assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_save_killed_before_it_took_its_name_is_found_again(tmp_path):
+    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
+    script = f"""
+import os
+import anyorder as ao
+rename = os.rename
+os.rename = lambda *names: (rename(*names), os._exit(9))
+ao.save(ao.DeepSets(3, 2), {str(tmp_path / "m")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+    with pytest.raises(InputError, match="a save was cut short just before it took its name; the model is") as caught:
+        ao.load(tmp_path / "m")
+    named = re.search(r"the model is (\S+), rename", str(caught.value)).group(1)
+    assert ao.load(named).name == "deepsets"
 
 
 def test_only_models_that_can_be_rebuilt_are_saved(tmp_path):

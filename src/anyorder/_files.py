@@ -53,6 +53,13 @@ def require_model_folder(path: str | os.PathLike[str]) -> None:
     """Refuse what cannot be a model folder at first sight."""
     folder = Path(path)
     if not folder.exists():
+        path = folder.resolve()
+        kept = [p for kind in ("new", "old") for p in path.parent.glob(f".{path.name}.*.{kind}") if is_model_folder(p)]
+        if kept:  # what was being saved, and what was there before
+            raise InputError(
+                f"there is no model folder {folder}: a save was cut short just before it took its name; the model is "
+                f"{kept[0]}, rename that to {path}"
+            )
         raise InputError(f"there is no model folder {folder}; anyorder train and anyorder.save make one")
     if not folder.is_dir() or not (folder / CONFIG).is_file():
         raise InputError(f"{folder} is not a model folder: it must hold {CONFIG} and {WEIGHTS}")

@@ -268,8 +268,9 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         raise _damaged(folder, f"{odd} should have shape {expected.get(odd)}, the weights have {found.get(odd)}")
     with torch.random.fork_rng(devices=[]):  # the caller's generator does not notice the initial draws
         model = MODELS[name](**arguments)
-    floating = next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
-    model.to(floating).load_state_dict(weights)
+    built = model.state_dict()  # a weight is of the precision it was saved in, a count is always whole
+    kinds = {n: t.dtype if built[n].is_floating_point() else built[n].dtype for n, t in weights.items()}
+    model.load_state_dict({n: t.to(kinds[n], copy=True) for n, t in weights.items()}, assign=True)
     return model.eval()
 
 
