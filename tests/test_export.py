@@ -12,6 +12,7 @@ from torch import nn
 import anyorder as ao
 from anyorder import InputError, export
 from anyorder.export import export_onnx
+from anyorder.set_model import Standardised
 from anyorder.trajectory import tree_leaves
 
 FORMS = {
@@ -33,9 +34,11 @@ def randomised(form):
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "rnn"])  # the rnn is in the next test
 def test_the_graphs_alone_give_what_the_model_gives(tmp_path, form):
     model = randomised(form).train()
+    model.door.eval()
     step_path, readout_path, gap = export_onnx(model, tmp_path / "m.onnx", details={"classes": ["a", "b"]})
     assert gap < 1e-5
     assert model.training
+    assert not model.door.training
     assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.readout.onnx"]
     step, readout = (onnxruntime.InferenceSession(str(p)) for p in (step_path, readout_path))
     words = json.loads(step.get_modelmeta().custom_metadata_map["anyorder"])
@@ -67,6 +70,23 @@ def test_a_graph_that_disagrees_is_not_written(tmp_path, monkeypatch):
     assert not (tmp_path / "wrong.readout.onnx").exists()
 
 
+@pytest.mark.parametrize("wrong", ["step", "read-out"])
+def test_a_graph_that_is_wrong_in_units_of_its_own_is_not_written(tmp_path, monkeypatch, wrong):
+    model = Standardised(1, 1, "recurrent", {"hidden": 4, "cell": "rnn"})
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    model.set_units([101325.0], [8.0], [100000.0], [10.0])
+    assert export_onnx(model, tmp_path / "m.onnx")[2] < 1e-5
+    step, readout = export._Step.forward, export._Readout.forward
+    if wrong == "step":  # a tenth of a standard deviation off
+        monkeypatch.setattr(export._Step, "forward", lambda self, element, *state: step(self, element + 0.8, *state))
+    else:
+        monkeypatch.setattr(export._Readout, "forward", lambda self, *state: readout(self, *state) + 1.0)
+    with pytest.raises(InputError, match=r"onnxruntime and torch differ by .*; nothing was written"):
+        export_onnx(model, tmp_path / "wrong.onnx")
+    assert not (tmp_path / "wrong.onnx").exists()
+
+
 def test_a_graph_that_gives_nan_is_not_written(tmp_path, monkeypatch):
     import onnx
 
@@ -85,6 +105,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         export_onnx(ao.SetTransformer(3, 2), tmp_path / "m.onnx")
     with pytest.raises(InputError, match=r"must end in \.onnx"):
         export_onnx(FORMS["rnn"](), tmp_path / "m.pt")
+    for half in (torch.float16, torch.bfloat16):
+        with pytest.raises(InputError, match=r"cannot be exported; export a float32 copy, model\.float\(\)"):
+            export_onnx(FORMS["rnn"]().to(half), tmp_path / "m.onnx")
     with pytest.raises(InputError, match="a Recurrence has no read-out"):
         export_onnx(ao.known.sum(), tmp_path / "m.onnx")
 

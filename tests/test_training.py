@@ -599,6 +599,23 @@ def test_a_finished_run_is_returned_at_once(tmp_path):
     assert len(calls) == taken > 0
 
 
+def test_a_stranger_in_the_workdir_is_not_taken_for_a_checkpoint(tmp_path):
+    save_tensors(tmp_path / "checkpoint.safetensors", {"w": torch.ones(2)})
+    with pytest.raises(ao.InputError, match=r"checkpoint\.safetensors is not a checkpoint of anyorder; give this run"):
+        trained(sums(), workdir=tmp_path)
+
+
+def test_predicting_leaves_each_module_in_its_own_mode():
+    model = ao.RecurrentSetModel(1, 2, hidden=4).train()
+    model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    predict(model, SetData.of([[1.0], [2.0, 3.0]]))
+    assert [module.training for module in model.modules()] == modes
+    with pytest.raises(ao.InputError, match="must have 1 features"):
+        predict(model, SetData.of([np.ones((2, 3))]))
+    assert [module.training for module in model.modules()] == modes
+
+
 def test_another_run_in_the_same_workdir_is_refused(tmp_path):
     trained(sums(), workdir=tmp_path)
     with pytest.raises(ao.InputError, match=r"holds a run with another learning_rate: 0\.003 there, 0\.1 here"):

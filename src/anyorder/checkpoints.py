@@ -91,7 +91,7 @@ class Checkpoint:
                 unfinished.unlink(missing_ok=True)
         if not found:
             return
-        tensors, metadata = load_tensors(self.path)
+        tensors, metadata = _read(self.path)
         self._require_same_run(metadata)
         run.result.__dict__.update(metadata["result"])
         run.finished, run.epoch_started = metadata["finished"], metadata["epoch_started"]
@@ -145,10 +145,17 @@ class Checkpoint:
                 )
 
 
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors, metadata = load_tensors(path)
+    if "result" not in metadata or "optimizer" not in metadata:
+        raise InputError(f"{path} is not a checkpoint of anyorder; give this run its own workdir, or move that file")
+    return tensors, metadata
+
+
 def seed_in(workdir: Any) -> int | None:
     """The seed of the run that a folder holds, None where it holds none."""
     path = Path(workdir) / _FILE
-    return load_tensors(path)[1].get("run", {}).get("seed") if path.exists() else None
+    return _read(path)[1].get("run", {}).get("seed") if path.exists() else None
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:

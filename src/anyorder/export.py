@@ -19,7 +19,9 @@ from torch import Tensor, nn
 import anyorder
 from anyorder._checks import InputError
 from anyorder._files import write_atomically
+from anyorder.predictors import evaluating
 from anyorder.recurrence import Recurrence
+from anyorder.set_model import Standardised
 from anyorder.streaming import streaming_recurrence
 from anyorder.trajectory import State, tree_leaves, tree_map
 
@@ -45,8 +47,9 @@ def export_onnx(
     """Write the step ``(element [B, D], state_0, …) -> (next_state_0, …)`` and the read-out ``(state_0, …) -> value``.
 
     Returns the two paths and the largest difference from torch that onnxruntime showed over twenty steps, at two
-    batch sizes; a difference beyond rounding is an error and nothing is written. The step's metadata, under the key
-    "anyorder", is JSON that holds the start state and ``details``.
+    batch sizes, on elements and of values in units of the model's own; a difference beyond rounding is an error and
+    nothing is written. The step's metadata, under the key "anyorder", is JSON that holds the start state and
+    ``details``. An embedding's integers are not checked by the graph: a negative one counts from the end.
     """
     step_path, readout_path = onnx_paths(path)
     for needed in ("onnx", "onnxscript", "onnxruntime"):
@@ -55,6 +58,9 @@ def export_onnx(
     recurrence = streaming_recurrence(model)
     if getattr(model, "readout", None) is None:
         raise InputError("a Recurrence has no read-out to export; wrap it in a RecurrentSetModel")
+    for tensor in model.state_dict().values():
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise InputError(f"weights of {tensor.dtype} cannot be exported; export a float32 copy, model.float()")
     with _evaluation(model):
         step, readout = _Step(model, recurrence).eval(), _Readout(model, recurrence).eval()
         element, leaves = _example(model, recurrence, 2)
@@ -112,7 +118,8 @@ def _elements(model: nn.Module, batch: int, generator: torch.Generator) -> Tenso
     door: Any = model.door
     if door.table is not None:
         return torch.randint(len(door.table), (batch, 1), generator=generator)
-    return torch.randn(batch, door.in_features, generator=generator).to(door.like.dtype)
+    drawn = torch.randn(batch, door.in_features, generator=generator).to(door.like.dtype)
+    return model.mean + model.scale * drawn if isinstance(model, Standardised) else drawn
 
 
 def _graph(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> Any:
@@ -135,7 +142,11 @@ def _graph(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], ou
 
 
 def _difference(model: nn.Module, recurrence: Recurrence, graphs: tuple[Any, Any], batch: int) -> float:
-    """The largest difference between onnxruntime and torch in states and values, step after step."""
+    """The largest difference between onnxruntime and torch in states and values, step after step.
+
+    Relative to numbers above 1; of a model in units of its own, values are compared in standard deviations, or in
+    what its mean can be told apart by where that is coarser.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -151,8 +162,12 @@ def _difference(model: nn.Module, recurrence: Recurrence, graphs: tuple[Any, Any
         value = readout.run(None, dict(zip(names, ours, strict=True)))[0]
         theirs = [*tree_leaves(expected), model.readout(expected)]  # type: ignore[operator]
         for mine, other in zip([*ours, value], theirs, strict=True):
-            scale = max(1.0, float(other.abs().max()))
-            gaps.append(float((torch.from_numpy(mine) - other).abs().max()) / scale)
+            gap, size = (torch.from_numpy(mine) - other).abs(), other.abs()
+            if other is theirs[-1] and isinstance(model, Standardised):
+                rounding = 4 * torch.finfo(other.dtype).eps * model.out_mean.abs()
+                unit = torch.maximum(model.out_scale, rounding / TOLERANCE)
+                gap, size = gap / unit, (other - model.out_mean).abs() / unit
+            gaps.append(float(gap.max()) / max(1.0, float(size.max())))
         element = _elements(model, batch, generator)
         ours = step.run(None, {"element": element.numpy(), **dict(zip(names, ours, strict=True))})
         expected = recurrence.scan(model.encode(element[:, None]), state=expected).last  # type: ignore[operator]
@@ -162,14 +177,13 @@ def _difference(model: nn.Module, recurrence: Recurrence, graphs: tuple[Any, Any
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
     """On the CPU, in eval mode and without gradients; afterwards as before."""
-    training = model.training
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
-        with torch.no_grad():
-            model.eval().cpu()
+        with evaluating(model), torch.no_grad():
+            model.cpu()
             yield
     finally:
-        model.train(training).to(device)
+        model.to(device)
 
 
 @contextmanager

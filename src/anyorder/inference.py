@@ -11,6 +11,7 @@ from accelerate.utils import reduce
 from torch import Tensor, nn
 
 from anyorder.orderings import random_orderings, reorder
+from anyorder.predictors import evaluating
 from anyorder.tables import SetData
 
 
@@ -37,26 +38,24 @@ def predict(
     data = placed(data, like)
     lengths = data.lengths.cpu()
     by_size = torch.argsort(lengths, stable=True)
-    was_training = model.training
-    model.eval()
     outputs: Tensor | None = None
     start = 0
-    while start < len(data):
-        stop = start + batch_size
-        while stop - start > 1 and (stop - start) * int(lengths[by_size[start:stop]].max()) > 2**17:
-            stop = start + (stop - start) // 2
-        index = by_size[start:stop].to(like.device)
-        elements, sizes = data.batch(index)
-        if orderings == 1:
-            value = _finished(model(elements, sizes), finish)
-        else:
-            draws = orderings_of(elements, sizes, orderings, generator).unbind(1)
-            value = torch.stack([_finished(model(reorder(elements, o), sizes), finish) for o in draws]).mean(0)
-        if outputs is None:
-            outputs = value.new_empty(len(data), *value.shape[1:])
-        outputs[index] = value
-        start = stop
-    model.train(was_training)
+    with evaluating(model):
+        while start < len(data):
+            stop = start + batch_size
+            while stop - start > 1 and (stop - start) * int(lengths[by_size[start:stop]].max()) > 2**17:
+                stop = start + (stop - start) // 2
+            index = by_size[start:stop].to(like.device)
+            elements, sizes = data.batch(index)
+            if orderings == 1:
+                value = _finished(model(elements, sizes), finish)
+            else:
+                draws = orderings_of(elements, sizes, orderings, generator).unbind(1)
+                value = torch.stack([_finished(model(reorder(elements, o), sizes), finish) for o in draws]).mean(0)
+            if outputs is None:
+                outputs = value.new_empty(len(data), *value.shape[1:])
+            outputs[index] = value
+            start = stop
     assert outputs is not None  # SetData is never empty
     return outputs
 
