@@ -352,6 +352,16 @@ def test_predict_gets_the_kind_of_array_it_was_given():
     ]
 
 
+def test_a_module_behind_a_wrapper_is_asked_what_it_takes():
+    class Total(nn.Module):
+        def forward(self, elements):
+            return elements.sum(1)
+
+    x = np.random.default_rng(0).standard_normal((3, 4, 1))
+    for wrapped in (torch.compile(Total(), backend="eager"), nn.DataParallel(Total())):
+        assert ao.audit(wrapped, x, [4, 2, 3], permutations=4).output_gap < 1e-6
+
+
 def test_a_module_gets_tensors_whatever_was_given():
     class MaskedSum(nn.Module):
         def forward(self, elements, lengths):

@@ -112,7 +112,7 @@ class Predictor:
         if isinstance(predict, Recurrence):
             return lambda x, n: _flat_state(predict.scan(*_tensors_for(predict, x, n)).last), "padded"
         if isinstance(predict, nn.Module):
-            takes_lengths = _takes_lengths(predict.forward)
+            takes_lengths = _takes_lengths(_unwrapped(predict).forward)
             if takes_lengths:
                 return lambda x, n: predict(*_tensors_for(predict, x, n)), "padded"
             return lambda x: predict(_tensors_for(predict, x)[0]), "exact"
@@ -243,6 +243,14 @@ class Predictor:
             )
             return InputError(f"predict failed on sets of size {_join(failed)} ({cause}); {hint}")
         return InputError(f"predict failed on sets of size {_join(distinct.tolist())} ({cause})")
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module behind torch.compile or a data-parallel wrapper, whose own forward takes anything."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while hasattr(module, "_orig_mod") or isinstance(module, parallel):
+        module = module.module if isinstance(module, parallel) else module._orig_mod  # type: ignore[assignment]
+    return module
 
 
 def _takes_lengths(function: Callable[..., Any]) -> bool:
