@@ -517,7 +517,7 @@ def test_time_budget_is_kept_and_told():
 
 def test_a_curve_that_was_cut_is_told_of(monkeypatch):
     """Every question takes a second of a clock of its own: both curves end with some points measured."""
-    monkeypatch.setattr(importlib.import_module("anyorder.audit"), "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(importlib.import_module("anyorder.asking"), "time", SimpleNamespace(monotonic=lambda: now[0]))
     now = [0]
 
     def slow(elements):
@@ -532,6 +532,50 @@ def test_a_curve_that_was_cut_is_told_of(monkeypatch):
             assert (f"The time budget cut the swaps by {kind} short." in report.notes) == cut
 
 
+@pytest.mark.parametrize(("samples", "size", "batch_size"), [(20, 7, None), (3000, 10, None), (8, 40, 5), (400, 3, 1)])
+def test_the_time_budget_is_kept_to_within_one_block(monkeypatch, samples, size, batch_size):
+    """Every row takes a second of a clock of its own; what is still asked when time is up is one block at most."""
+    monkeypatch.setattr(importlib.import_module("anyorder.asking"), "time", SimpleNamespace(monotonic=lambda: now[0]))
+    now, blocks, x = [0], [], np.random.default_rng(0).standard_normal((samples, size, 1))
+
+    def slow(elements):
+        now[0] += len(elements)
+        blocks.append(len(elements))
+        return elements[:, -1]
+
+    for seconds in (300, 1500, 6000):
+        now[0] = 0
+        blocks.clear()
+        report = ao.audit(slow, x, seconds=seconds, batch_size=batch_size, generator=rng())
+        assert now[0] <= seconds + max(blocks)
+        assert max(blocks) <= seconds / 4
+        assert report.worst_gap > 0
+        assert len(report.sample_gaps) == len(report.sizes) == report.samples
+        part = f"The time budget was enough for {report.samples:,} of {samples:,} sets, drawn at random"
+        assert (report.samples < samples) == any(part in note for note in report.notes)
+    assert (report.samples == samples) == (samples < 3000)
+
+
+def test_the_part_of_the_sets_that_a_time_budget_allows_is_random(monkeypatch):
+    """The first half of the sets have one element and the other half move: a part of them shows both alike."""
+    monkeypatch.setattr(importlib.import_module("anyorder.asking"), "time", SimpleNamespace(monotonic=lambda: now[0]))
+    now, x = [0], np.random.default_rng(0).standard_normal((2000, 5, 1))
+    sizes = np.repeat([1, 5], 1000)
+
+    def slow(elements, lengths):
+        now[0] += 1
+        return last(elements, lengths)
+
+    for seconds in (10, 30):  # ends within the first random orderings, or within the given order
+        now[0] = 0
+        report = ao.audit(slow, x, sizes, seconds=seconds, batch_size=50, generator=rng())
+        assert 50 <= report.samples < 1000
+        assert (report.sizes == sizes[report.audited]).all()
+        assert 0.3 < (report.sizes == 5).mean() < 0.7
+        assert report.sizes[report.audited == report.worst_sample] == [5]
+        assert report.output_gap == pytest.approx(MEAN_DISTANCE * 4 / 5 / 2, rel=0.4)
+
+
 def test_memory_follows_neither_permutations_nor_samples():
     rows = []
 
@@ -540,15 +584,72 @@ def test_memory_follows_neither_permutations_nor_samples():
         return elements[:, -1]
 
     x = np.random.default_rng(0).standard_normal((2000, 50, 4)).astype(np.float32)
-    peaks = []
-    for permutations_ in (2, 40):
-        tracemalloc.start()
-        ao.audit(spy, x, permutations=permutations_, search=50, generator=rng())
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+    peaks = [peak_memory(lambda p=p: ao.audit(spy, x, permutations=p, search=50, generator=rng())) for p in (2, 40)]
     assert max(rows) <= 2_000_000
     assert peaks[1] < 1.2 * peaks[0]
     assert peaks[1] < 40e6
+
+
+def peak_memory(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("others", [5000, 7])
+def test_memory_of_long_sets_is_that_of_a_block(others):
+    """Ten sets of 5,000 numbers, or one and nine of 7 whose orderings are all tried: 0.4 MB of data."""
+    x = np.random.default_rng(0).standard_normal((10, 5000, 1))
+    sizes = np.array([5000, *[others] * 9])
+    options = {"permutations": 2, "search": 400, "search_samples": 4}
+    assert peak_memory(lambda: ao.audit(last, x, sizes, generator=rng(), **options)) < 30e6
+
+
+def test_memory_grows_with_a_set_and_not_with_its_orderings():
+    """Ten times as long sets, beyond the size of a block: no more than ten times the memory, few copies of a set."""
+    peaks = []
+    for size in (100_000, 1_000_000):
+        x = [np.random.default_rng(0).standard_normal((size, 1)), *np.zeros((20, 3, 1))]
+        peaks.append(
+            peak_memory(
+                lambda x=x: ao.audit(
+                    lambda e, n: e[np.arange(len(e)), n - 1], x, search=8, permutations=2, generator=rng()
+                )
+            )
+        )
+    assert peaks[1] < 30 * 8e6
+    assert peaks[1] < 10 * peaks[0]
+
+
+def test_a_list_is_padded_only_as_far_as_each_batch_needs():
+    """999 sets of 3 and one of 5,000 numbers are 64 KB, and 40 MB if all are padded to the longest."""
+    sets = [np.random.default_rng(i).standard_normal((3, 1)) for i in range(999)]
+    sets.append(np.random.default_rng(0).standard_normal((5000, 1)))
+    asked = []
+
+    def spy(elements, lengths):
+        asked.append(elements.size)
+        return last(elements, lengths)
+
+    assert peak_memory(lambda: ao.audit(spy, sets, permutations=2, search=10, generator=rng())) < 30e6
+    assert sum(asked) < 20 * sum(map(len, sets)) * 10
+
+
+def test_a_list_and_a_padded_array_give_the_same_figures():
+    x = np.random.default_rng(0).standard_normal((40, 30, 2))
+    sizes = np.random.default_rng(1).integers(1, 31, 40)
+    padded = ao.audit(last, x, sizes, generator=rng(), permutations=9, search=40)
+    listed = ao.audit(
+        last, [row[:n] for row, n in zip(x, sizes, strict=True)], generator=rng(), permutations=9, search=40
+    )
+    blocks = ao.audit(last, x, sizes, generator=rng(), permutations=9, search=40, batch_size=7)
+    figures = [
+        {k: v for k, v in r.to_dict().items() if k not in ("seconds", "evaluations")} for r in (padded, listed, blocks)
+    ]
+    assert figures[0] == figures[1] == figures[2]
 
 
 def test_progress_is_shown_when_asked_for(capsys):

@@ -60,6 +60,8 @@ ROOMS = [
     "tables",
     "streaming",
     "audit",
+    "audit_labels",
+    "asking",
     "audit_report",
     "audit_page",
     "estimates",

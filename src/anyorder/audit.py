@@ -6,11 +6,8 @@ the predictor: it may be a torch module, a recurrence, an estimator, an ONNX ses
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -20,11 +17,12 @@ import torch
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.asking import Asker, Clock
+from anyorder.audit_labels import Judge
 from anyorder.audit_report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.estimates import Estimate, bootstrap_interval, estimate, rate_interval, short
 from anyorder.ordering_search import search_orderings
-from anyorder.orderings import random_orderings
-from anyorder.predictors import Predictor, Sets, evaluating
+from anyorder.predictors import Predictor, Sets, evaluating, recurrence_of
 from anyorder.recurrence import Recurrence
 from anyorder.trajectory import tree_leaves
 
@@ -60,8 +58,9 @@ def audit(
     class number. ``labels``: class numbers or names, or values, for accuracy or RMSE as given and shuffled.
 
     ``permutations`` orderings a sample are drawn; then ``search`` orderings are tried on each of the
-    ``search_samples`` samples that moved most (all orderings up to 7 elements). ``seconds`` is a time budget:
-    draws and search end early when it is spent, and the report says so. The ``generator`` is the only
+    ``search_samples`` samples that moved most (all orderings up to 7 elements). ``seconds`` is a time budget, kept
+    to within one block of sets asked together: draws and search end early when it is spent, and where it is not
+    enough to ask for all sets, a random part of them is audited; the report says so. The ``generator`` is the only
     randomness. Modules are asked in evaluation mode, without gradient.
 
     >>> g = torch.Generator().manual_seed(0)
@@ -87,7 +86,7 @@ def audit(
         run = _Audit(predictor, sets, settings, generator)
         run.names = _Names(
             _checked_names("class_names", class_names, None) or [str(c) for c in predictor.classes],
-            _checked_names("feature_names", feature_names, int(sets.elements.shape[2])),
+            _checked_names("feature_names", feature_names, sets.features),
             _checked_names("sample_names", sample_names, len(sets)),
         )
         with run.clock.bar():
@@ -146,138 +145,123 @@ class _Names:
         return self.classes[index] if 0 <= index < len(self.classes) else str(index)
 
 
-class _Clock:
-    """The time budget and the progress bar (shown on a terminal, or when asked for)."""
-
-    def __init__(self, settings: _Settings) -> None:
-        self._begin = time.monotonic()
-        self._seconds = settings.seconds
-        self._bar: Any = None
-        wanted = settings.progress
-        self._show = sys.stderr.isatty() if wanted is None else bool(wanted)
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self._begin
-
-    def past(self, share: float) -> bool:
-        """Whether this share of the budget is spent."""
-        return self._seconds is not None and self.elapsed() > share * self._seconds
-
-    def bar(self) -> Any:
-        if not self._show:
-            return nullcontext()
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True, force_terminal=True), transient=True)
-        self._task = self._bar.add_task("auditing", total=None)
-        return self._bar
-
-    def phase(self, words: str, total: int) -> None:
-        if self._bar is not None:
-            self._bar.reset(self._task, description=words, total=total)
-
-    def advance(self, rows: int) -> None:
-        if self._bar is not None:
-            self._bar.advance(self._task, rows)
-
-
 class _Audit:
-    """One audit: asks the predictor in batches and adds up what it hears. Holds O(N) numbers, never N × T × P."""
+    """One audit: asks the predictor in blocks and adds up what it hears. Holds O(N) numbers, never N × T × P."""
 
     names: _Names
 
     def __init__(
         self, predictor: Predictor, sets: Sets, settings: _Settings, generator: torch.Generator | None
     ) -> None:
-        self.predictor, self.sets, self.settings, self.generator = predictor, sets, settings, generator
+        self.predictor, self.sets, self.settings = predictor, sets, settings
         self.rng = np.random.default_rng(_seed(generator))
-        self.clock = _Clock(settings)
-        row = sets.longest * int(sets.elements.shape[2])
-        self.rows = settings.batch_size or int(np.clip(2_000_000 // row, 1, 1024))
+        self.clock = Clock(settings.seconds, settings.progress)
+        self.ask = Asker(predictor, self.clock, settings.batch_size)
         self.notes: list[str] = []
 
     def report(self, predict: Any, task: str, labels: Any) -> Report:
-        self.given = self._ask_as_given()
+        order = self._ask_as_given()
+        known = self.given[np.sort(order)]
         if task == "auto":
-            many = self.given.shape[1] > 1 and not isinstance(predict, Recurrence)
+            many = known.shape[1] > 1 and not isinstance(predict, Recurrence)
             task = "classification" if many or self.predictor.hard else "regression"
-        self.task = task
-        spread = self._spread()
+        self.judge = Judge(task, known, self.predictor)
+        spread = self._spread(known)
         repeat_gap, random = self._ask_again(spread)
-        truth = None if labels is None else self._checked_labels(labels)
-        self.classes = self._classes(self.given) if task == "classification" else None
+        truth = None if labels is None else self.judge.truth(labels, len(self.sets))
+        classifies = task == "classification"
+        self.classes = np.full(len(self.sets), -1)
+        if classifies:
+            self.classes[order] = self.judge.classes(self.given[order])
 
-        movable = np.flatnonzero(self.sets.sizes >= 2)
-        if len(movable) < len(self.sets):
-            few = len(self.sets) - len(movable)
-            self.notes.append(f"{few:,} of {len(self.sets):,} sets have fewer than two elements; their gap is 0.")
-        totals = self._shuffle(movable, truth)
+        totals, audited = self._shuffle(order, truth)
+        movable = audited[self.sets.sizes[audited] >= 2]
+        if len(movable) < len(audited):
+            few = len(audited) - len(movable)
+            self.notes.append(f"{few:,} of {len(audited):,} sets have fewer than two elements; their gap is 0.")
         curve = self.rng.choice(movable, min(len(movable), _CURVE_SAMPLES), replace=False)
+        curve = curve[np.argsort(self.sets.sizes[curve], kind="stable")]
         by_distance = self._curve(curve, "distance", 0.65)
         by_position = self._curve(curve, "position", 0.78)
         state_gap = self._states(predict, curve)
-        worst = self._search(totals.candidates, totals.draws)
+        draws = int(totals.asked[movable].min()) if len(movable) else self.settings.permutations
+        worst = self._search(totals.candidates, draws)
 
-        gaps = totals.gap / totals.draws
-        classifies = self.classes is not None
-        flips = totals.flip / totals.draws
+        gaps = totals.mean(totals.gap)[audited]
+        flips = totals.mean(totals.flip)[audited]
+        score = shuffled = None
+        if truth is not None:
+            as_given = self.judge.scores(truth[audited], self.given[audited])
+            moved = np.where(totals.asked[audited] > 0, totals.mean(totals.score)[audited], as_given)
+            score, shuffled = float(as_given.mean()), float(moved.mean())
         return Report(
             task=task,
-            samples=len(self.sets),
-            permutations=totals.draws,
+            samples=len(audited),
+            permutations=draws,
             output_gap=float(gaps.mean()),
             output_gap_ci=bootstrap_interval(gaps, self.rng),
             spread=spread,
             flip_rate=float(flips.mean()) if classifies else None,
             flip_rate_ci=rate_interval(flips, self.rng) if classifies else None,
             ever_flipped=float((flips > 0).mean()) if classifies else None,
-            flips=self._flips(totals),
+            flips=self._flips(totals, len(movable) / len(audited)),
             by_distance=by_distance,
             by_position=by_position,
-            by_size=self._by_size(gaps),
+            by_size=self._by_size(gaps, self.sets.sizes[audited]),
             state_gap=state_gap,
             worst_gap=worst[0].gap if worst else 0.0,
             worst_sample=worst[0].sample if worst else None,
             worst_ordering=worst[0].ordering if worst else None,
             worst=worst[:5],
-            accuracy=self._score(truth, self.given) if classifies and truth is not None else None,
-            accuracy_shuffled=totals.mean_score(len(self.sets)) if classifies and truth is not None else None,
-            rmse=self._score(truth, self.given) ** 0.5 if not classifies and truth is not None else None,
-            rmse_shuffled=(totals.mean_score(len(self.sets)) ** 0.5 if not classifies and truth is not None else None),
+            accuracy=score if classifies else None,
+            accuracy_shuffled=shuffled if classifies else None,
+            rmse=None if classifies or score is None else score**0.5,
+            rmse_shuffled=None if classifies or shuffled is None else shuffled**0.5,
             sample_gaps=gaps,
-            sizes=self.sets.sizes,
+            sizes=self.sets.sizes[audited],
             repeat_gap=repeat_gap,
             random=random,
             evaluations=self.predictor.evaluations,
             seconds=self.clock.elapsed(),
             notes=self.notes,
             feature_names=self.names.features,
+            audited=audited,
         )
 
-    # Asking
-    def _ask(self, samples: np.ndarray, orders: np.ndarray, *, watch: bool = False) -> np.ndarray:
-        parts = []
-        for begin in range(0, len(samples), self.rows):
-            part = slice(begin, begin + self.rows)
-            parts.append(self.predictor(samples[part], orders[part], watch=watch))
-            self.clock.advance(len(parts[-1]))
-        return np.concatenate(parts)
-
+    # The given order
     def _ask_as_given(self) -> np.ndarray:
-        self.clock.phase("given order", len(self.sets))
-        parts = []
-        for begin in range(0, len(self.sets), self.rows):
-            samples = np.arange(begin, min(begin + self.rows, len(self.sets)))
-            parts.append(self.predictor(samples, watch=begin == 0))
-            self.clock.advance(len(samples))
-        return np.concatenate(parts)
+        """Ask for every set, or for as many as a fifth of the time budget allows; which, in the order asked.
 
-    def _ask_again(self, spread: float) -> tuple[float, bool]:
+        Without a budget sets of like size come together; with one they come at random, so that those asked are a
+        random part of them all.
+        """
+        self.clock.phase("given order", len(self.sets))
+        order = self.rng.permutation(len(self.sets))
+        if self.settings.seconds is None:
+            order = np.argsort(self.sets.sizes, kind="stable")
+        asked = 0
+        for samples in self.ask.blocks(order):
+            if asked and self.clock.past(0.2):
+                break
+            outputs = self.ask(samples, watch=asked == 0)
+            if asked == 0:
+                self.first = samples
+                self.given = np.full((len(self.sets), outputs.shape[1]), np.nan)
+            self.given[samples] = outputs
+            asked += len(samples)
+        return order[:asked]
+
+    def _ask_again(self, spread: float) -> tuple[float | None, bool]:
         """Ask twice for the same: the same batch for randomness, then others beside them for batch mates."""
-        first = np.arange(min(self.rows, len(self.sets), 256))
-        same = self.given[first] if len(first) == min(self.rows, len(self.sets)) else self.predictor(first)
-        repeat_gap = float(np.abs(self.predictor(first) - same).mean())
+        first = self.first[:256]
+        calls = 2 if len(first) < len(self.first) else 1
+        if self.clock.past(0.3):
+            self.notes.append(
+                "The time budget left no time to ask twice for the same order, to tell a random predictor."
+            )
+            return None, False
+        same = self.given[first] if calls == 1 else self.ask(first)
+        repeat_gap = float(np.abs(self.ask(first) - same).mean())
         scale = max(spread, float(np.abs(same).mean()) * 1e-3, 1e-12)
         random = repeat_gap > 1e-6 * scale
         if random:
@@ -286,9 +270,9 @@ class _Audit:
                 f"{short(repeat_gap)} apart on average. The figures mix this noise with the effect of order; "
                 "make it deterministic (evaluation mode, a fixed seed) and audit again."
             )
-        elif len(first) >= 4:
-            fewer = np.flip(first[: len(first) // 2]).copy()
-            apart = float(np.abs(self.predictor(fewer) - same[fewer]).mean())
+        elif len(first) >= 4 and not self.clock.past(0.3):
+            fewer = len(first) // 2
+            apart = float(np.abs(self.ask(first[:fewer][::-1].copy()) - same[:fewer][::-1]).mean())
             if apart > ROUNDING * scale:
                 self.notes.append(
                     "The predictor's answer for a set depends on the other sets in the batch: asked in a smaller "
@@ -296,53 +280,68 @@ class _Audit:
                 )
         return repeat_gap, random
 
-    def _spread(self) -> float:
+    def _spread(self, known: np.ndarray) -> float:
         """Mean |f(x) − f(y)| over different samples: the yardstick of a gap."""
-        count = len(self.given)
+        count = len(known)
         if count < 2:
             return 0.0
         order = self.rng.permutation(count)
         shifts = self.rng.choice(np.arange(1, count), min(count - 1, 16), replace=False)
-        apart = [np.abs(self.given[order] - self.given[np.roll(order, s)]).mean() for s in shifts]
+        apart = [np.abs(known[order] - known[np.roll(order, s)]).mean() for s in shifts]
         return float(np.mean(apart))
 
     # Random orderings
-    def _shuffle(self, movable: np.ndarray, truth: np.ndarray | None) -> _Totals:
+    def _shuffle(self, order: np.ndarray, truth: np.ndarray | None) -> tuple[_Totals, np.ndarray]:
+        """Sums over random orderings, and the samples audited: those of ``order`` before the time budget ended."""
         totals = _Totals(len(self.sets), self.settings.search_samples)
-        if truth is not None:
-            fixed = np.setdiff1d(np.arange(len(self.sets)), movable)
-            totals.fixed_score = self._score(truth[fixed], self.given[fixed]) * len(fixed) if len(fixed) else 0.0
-            totals.scored = True
-        wanted = self.settings.permutations
+        places = np.flatnonzero(self.sets.sizes[order] >= 2)
+        movable, wanted = order[places], self.settings.permutations
         self.clock.phase("random orderings", wanted * len(movable))
-        while totals.draws < wanted and len(movable) and not (totals.draws and self.clock.past(0.5)):
-            draws = min(wanted - totals.draws, max(1, self.rows // len(movable)))
-            for begin in range(0, len(movable), self.rows):
-                samples = movable[begin : begin + self.rows]
-                orders = random_orderings(
-                    torch.from_numpy(self.sets.sizes[samples]), self.sets.longest, draws, self.generator
-                ).numpy()
-                rows = np.repeat(samples, draws)
-                flat = orders.reshape(len(rows), -1)
-                outputs = self._ask(rows, flat)
-                gaps = np.abs(outputs - self.given[rows]).mean(axis=1)
-                np.add.at(totals.gap, rows, gaps)
-                totals.keep_worst(rows, gaps, flat)
-                if self.classes is not None:
-                    changed = self._classes(outputs)
-                    flipped = changed != self.classes[rows]
-                    np.add.at(totals.flip, rows, flipped)
-                    totals.flips.update(
-                        zip(self.classes[rows][flipped].tolist(), changed[flipped].tolist(), strict=True)
-                    )
-                if truth is not None:
-                    totals.score += self._score(truth[rows], outputs) * len(rows)
-            totals.draws += draws
-        if len(movable) == 0:
-            totals.draws = wanted
-        elif totals.draws < wanted:
-            self.notes.append(f"The time budget ended the random orderings after {totals.draws} of {wanted} a sample.")
-        return totals
+        done = 0
+        for rows in self._passes(movable):
+            if done and self.clock.past(0.5 if done >= len(movable) else 1.0):
+                break
+            orders = self._random_orders(rows)
+            outputs = self.ask(rows, orders)
+            gaps = np.abs(outputs - self.given[rows]).mean(axis=1)
+            np.add.at(totals.asked, rows, 1)
+            np.add.at(totals.gap, rows, gaps)
+            totals.keep_worst(rows, gaps, orders, self.sets.sizes[rows], outputs)
+            if self.judge.task == "classification":
+                changed = self.judge.classes(outputs)
+                flipped = changed != self.classes[rows]
+                np.add.at(totals.flip, rows, flipped)
+                totals.flips.update(zip(self.classes[rows][flipped].tolist(), changed[flipped].tolist(), strict=True))
+            if truth is not None:
+                np.add.at(totals.score, rows, self.judge.scores(truth[rows], outputs))
+            done += len(rows)
+        if done < len(movable):
+            order = order[: places[done]]
+        if len(order) < len(self.sets):
+            self.notes.append(
+                f"The time budget was enough for {len(order):,} of {len(self.sets):,} sets, drawn at random; "
+                "the others were not audited."
+            )
+        if done < wanted * len(movable):
+            draws = max(1, done // len(movable))
+            self.notes.append(f"The time budget ended the random orderings after {draws} of {wanted} a sample.")
+        return totals, np.sort(order)
+
+    def _passes(self, movable: np.ndarray) -> Iterator[np.ndarray]:
+        """Blocks of samples to reorder, all of them once, then again; several passes at once where they are few."""
+        left = self.settings.permutations if len(movable) else 0
+        while left:
+            passes = min(left, max(1, self.ask.room(self.sets.longest) // len(movable)))
+            yield from self.ask.blocks(np.tile(movable, passes))
+            left -= passes
+
+    def _random_orders(self, rows: np.ndarray) -> np.ndarray:
+        """A uniformly random ordering of each of these samples; padding stays behind it."""
+        sizes = self.sets.sizes[rows]
+        inside = np.arange(sizes.max()) < sizes[:, None]
+        keys = np.tile(1.0 + np.arange(sizes.max()), (len(rows), 1))
+        keys[inside] = self.rng.random(int(sizes.sum()))
+        return keys.argsort(axis=1)
 
     # Swaps
     def _curve(self, samples: np.ndarray, kind: str, share: float) -> dict[int, Estimate]:
@@ -356,35 +355,43 @@ class _Audit:
         count = np.zeros_like(total)
         draws = min(_CURVE_DRAWS, self.settings.permutations)
         self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > p).sum()) for p in points))
+        cut = False
         for _, (at, point) in product(range(draws), enumerate(points)):
-            if self.clock.past(share):
-                self.notes.append(f"The time budget cut the swaps by {kind} short.")
-                break
-            eligible = np.flatnonzero(sizes > point)
-            n = sizes[eligible]
-            if kind == "distance":
-                i = (self.rng.random(len(n)) * (n - point)).astype(np.int64)
-                j = i + point
-            else:
-                i = np.full(len(n), point)
-                j = (self.rng.random(len(n)) * (n - 1)).astype(np.int64)
-                j += j >= i
-            orders = np.tile(np.arange(self.sets.longest), (len(n), 1))
-            rows = np.arange(len(n))
-            orders[rows, i], orders[rows, j] = j, i
-            total[at, eligible] += self._gaps(samples[eligible], orders)
-            count[at, eligible] += 1
+            begin = int(np.searchsorted(sizes, point, side="right"))  # samples come by size
+            for block in self.ask.blocks(samples[begin:]):
+                if cut := cut or self.clock.past(share):
+                    break
+                orders = self._swaps(self.sets.sizes[block], kind, point)
+                rows = slice(begin, begin + len(block))
+                total[at, rows] += self._gaps(block, orders)
+                count[at, rows] += 1
+                begin += len(block)
+        if cut:
+            self.notes.append(f"The time budget cut the swaps by {kind} short.")
         return {
             point: estimate(total[at, count[at] > 0] / count[at, count[at] > 0], self.rng)
             for at, point in enumerate(points)
             if count[at].any()
         }
 
-    def _gaps(self, samples: np.ndarray, orders: np.ndarray) -> np.ndarray:
-        return np.abs(self._ask(samples, orders) - self.given[samples]).mean(axis=1)
+    def _swaps(self, sizes: np.ndarray, kind: str, point: int) -> np.ndarray:
+        """The given order but for two elements, ``point`` apart or one of them at ``point``."""
+        if kind == "distance":
+            i = (self.rng.random(len(sizes)) * (sizes - point)).astype(np.int64)
+            j = i + point
+        else:
+            i = np.full(len(sizes), point)
+            j = (self.rng.random(len(sizes)) * (sizes - 1)).astype(np.int64)
+            j += j >= i
+        orders = np.tile(np.arange(sizes.max()), (len(sizes), 1))
+        rows = np.arange(len(sizes))
+        orders[rows, i], orders[rows, j] = j, i
+        return orders
 
-    def _by_size(self, gaps: np.ndarray) -> dict[int, Estimate]:
-        sizes = self.sets.sizes
+    def _gaps(self, samples: np.ndarray, orders: np.ndarray) -> np.ndarray:
+        return np.abs(self.ask(samples, orders) - self.given[samples]).mean(axis=1)
+
+    def _by_size(self, gaps: np.ndarray, sizes: np.ndarray) -> dict[int, Estimate]:
         distinct = np.unique(sizes)
         if len(distinct) > _CURVE_POINTS:
             edges = np.quantile(sizes, np.linspace(0, 1, 13)[:-1], method="lower")
@@ -395,39 +402,29 @@ class _Audit:
     # States of a recurrence
     def _states(self, predict: Any, samples: np.ndarray) -> dict[int, Estimate] | None:
         """Squared distance between states of the first m elements in two orders, over that between samples."""
-        if isinstance(predict, Recurrence):
-            r, encode = predict, None
-        elif isinstance(getattr(predict, "recurrence", None), Recurrence) and hasattr(predict, "encode"):
-            r, encode = predict.recurrence, predict.encode
-        else:
+        found = recurrence_of(predict)
+        if found is None:
             return None
         gaps: dict[int, Estimate] = {}
         sizes = self.sets.sizes[samples]
-        parameter = next(r.parameters(), None)
         points = _points(2, int(sizes.max(initial=1)), most=12)
         self.clock.phase("states by prefix length", len(points))
         for m in points:
             enough = samples[sizes >= m]
-            if self.clock.past(0.85):
-                self.notes.append("The time budget cut the states by prefix length short.")
-                break
             if len(enough) < 2:
                 continue
             given: list[np.ndarray] = []
             shuffled: list[np.ndarray] = []
-            for begin in range(0, len(enough), self.rows):
-                prefix = torch.as_tensor(self.sets.take(enough[begin : begin + self.rows]))[:, :m]
-                if parameter is not None and prefix.is_floating_point():
-                    prefix = prefix.to(parameter)
-                order = random_orderings(torch.full((len(prefix),), m), m, 1, self.generator)[:, 0]
-                mixed = prefix[torch.arange(len(prefix))[:, None], order]
-                for which, kept in ((prefix, given), (mixed, shuffled)):
-                    with torch.no_grad():
-                        state = tree_leaves(r.scan(which if encode is None else encode(which)).last)
-                    kept.append(torch.cat([s.flatten(1).double().cpu() for s in state], 1).numpy())
+            for block in self.ask.blocks(enough):
+                if self.clock.past(0.85):
+                    self.notes.append("The time budget cut the states by prefix length short.")
+                    return gaps
+                orders = self.rng.random((len(block), m)).argsort(axis=1)
+                for kept, which in ((given, None), (shuffled, orders)):
+                    state, eps = _end_states(*found, self.sets.take(block, which)[:, :m])
+                    kept.append(state)
             one, other = np.concatenate(given), np.concatenate(shuffled)
             between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different samples
-            eps = max(torch.finfo(s.dtype).eps if s.is_floating_point() else 0.0 for s in state)
             between = max(between, eps**2 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
             moved = ((one - other) ** 2).sum(axis=1)
             if between > 0:
@@ -438,156 +435,120 @@ class _Audit:
         return gaps
 
     # The worst
-    def _search(self, candidates: dict[int, tuple[float, np.ndarray]], draws: int) -> list[WorstCase]:
+    def _search(self, candidates: dict[int, _Candidate], draws: int) -> list[WorstCase]:
         if not candidates:
             return []
-        chosen = sorted(candidates, key=lambda sample: -candidates[sample][0])
-        sizes = self.sets.sizes[chosen]
-        samples = np.array(chosen)
-        sets = [_numpy(self.sets.take(samples[i : i + 1]))[0, :n] for i, n in enumerate(sizes)]
-        starts = [candidates[sample][1][:n] for sample, n in zip(chosen, sizes, strict=True)]
-        cases = []
+        samples = np.array(sorted(candidates, key=lambda sample: -candidates[sample].gap))
+        worst = [candidates[sample] for sample in samples]
+        sets = [_numpy(self.sets.take(samples[[i]]))[0, : len(case.order)] for i, case in enumerate(worst)]
+        tried, exact = [draws] * len(worst), [False] * len(worst)
+
+        def evaluate(which: np.ndarray, orders: np.ndarray) -> np.ndarray:
+            outputs = self.ask(samples[which], orders)
+            gaps = np.abs(outputs - self.given[samples[which]]).mean(axis=1)
+            for row in _worst_rows(which, gaps):
+                if gaps[row] > worst[which[row]].gap:
+                    size = len(sets[which[row]])
+                    worst[which[row]] = _Candidate(float(gaps[row]), orders[row, :size].copy(), outputs[row])
+            return gaps
+
         if self.settings.search:
-            self.clock.phase("worst orderings", self.settings.search * len(chosen))
-
-            def evaluate(which: np.ndarray, orders: np.ndarray) -> np.ndarray:
-                tail = np.arange(orders.shape[1], self.sets.longest)
-                tail = np.broadcast_to(tail, (len(orders), len(tail)))
-                return self._gaps(samples[which], np.concatenate([orders, tail], axis=1))
-
+            self.clock.phase("worst orderings", self.settings.search * len(samples))
             found = search_orderings(
-                evaluate, sets, self.settings.search, self.rng, starts=starts, expired=lambda: self.clock.past(1.0)
+                evaluate,
+                sets,
+                self.settings.search,
+                self.rng,
+                starts=[case.order for case in worst],
+                expired=lambda: self.clock.past(1.0),
+                room=self.ask.room,
             )
+            tried = [draws + search.tried for search in found]
+            exact = [search.exact for search in found]
             if self.clock.past(1.0):
                 self.notes.append("The time budget ended the search for the worst ordering early.")
-        for i, sample in enumerate(chosen):
-            gap, order, exact, tried = candidates[sample][0], starts[i], False, draws
-            if self.settings.search:
-                tried += found[i].tried
-                exact = found[i].exact
-                if found[i].gap >= gap:
-                    gap, order = found[i].gap, found[i].order
-            cases.append((gap, sample, order, exact, tried, sets[i]))
-        cases.sort(key=lambda case: -case[0])
-        return [self._worst_case(*case) for case in cases]
+        cases = zip(samples.tolist(), worst, sets, tried, exact, strict=True)
+        return sorted((self._worst_case(*case) for case in cases), key=lambda case: -case.gap)
 
-    def _worst_case(
-        self, gap: float, sample: int, order: np.ndarray, exact: bool, tried: int, elements: np.ndarray
-    ) -> WorstCase:
-        whole = np.concatenate([order, np.arange(len(order), self.sets.longest)])
-        output = self.predictor(np.array([sample, sample]), np.stack([np.sort(whole), whole]))[1:]
+    def _worst_case(self, sample: int, worst: _Candidate, elements: np.ndarray, tried: int, exact: bool) -> WorstCase:
         named = self.names.samples
         case = WorstCase(
             sample=sample,
             name=str(sample) if named is None else named[sample],
-            gap=gap,
-            ordering=np.array(order),
+            gap=worst.gap,
+            ordering=worst.order,
             exact=exact,
             tried=tried,
             elements=elements,
             output=self.given[sample],
-            worst_output=output[0],
+            worst_output=worst.output,
         )
-        if self.classes is None:
+        if self.judge.task != "classification":
             return case
-        one, other = int(self.classes[sample]), int(self._classes(output)[0])
+        one, other = int(self.classes[sample]), int(self.judge.classes(worst.output[None])[0])
         return replace(case, given_class=self.names.of_class(one), worst_class=self.names.of_class(other))
 
-    # Classes and labels
-    def _classes(self, outputs: np.ndarray) -> np.ndarray:
-        if outputs.shape[1] > 1:
-            return outputs.argmax(axis=1)
-        if (self.given == np.round(self.given)).all():
-            return np.round(outputs[:, 0]).astype(np.int64)
-        threshold = 0.5 if ((self.given >= 0) & (self.given <= 1)).all() else 0.0
-        return (outputs[:, 0] > threshold).astype(np.int64)
-
-    def _flips(self, totals: _Totals) -> list[tuple[str, str, float]]:
-        asked = totals.draws * len(self.sets)
+    def _flips(self, totals: _Totals, movable: float) -> list[tuple[str, str, float]]:
+        """Share of all random orderings that turn one class into another; of sets that cannot be reordered, none."""
+        asked = totals.asked.sum() / movable if movable else 1
         return [
             (self.names.of_class(a), self.names.of_class(b), count / asked)
             for (a, b), count in totals.flips.most_common(12)
         ]
 
-    def _checked_labels(self, labels: Any) -> np.ndarray:
-        values = _numpy(labels)
-        if values.ndim == 0 or len(values) != len(self.sets):
-            raise InputError(
-                f"labels must hold one entry a sample, {len(self.sets)} of them; got shape {list(values.shape)}"
-            )
-        if self.task == "regression":
-            if values.dtype.kind not in "biuf":
-                raise InputTypeError(f"labels of a regression must be numbers; got dtype {values.dtype}")
-            values = values.reshape(len(values), -1).astype(np.float64)
-            if not np.isfinite(values).all():
-                at = int((~np.isfinite(values)).any(axis=1).argmax())
-                raise InputError(f"labels must be finite; that of sample {at} is NaN or an infinite value")
-            if values.shape[1] != self.given.shape[1]:
-                raise InputError(
-                    f"labels must have as many columns as predict returns, {self.given.shape[1]}; got {values.shape[1]}"
-                )
-            return values
-        values = values.reshape(-1) if values.size == len(self.sets) else values
-        if values.ndim != 1:
-            raise InputError(f"labels of a classification must have shape [N]; got {list(values.shape)}")
-        names = self.predictor.classes
-        if self.predictor.knows_classes or values.dtype.kind in "USO":
-            index = {name: i for i, name in enumerate(names)}
-            unknown = sorted({str(v) for v in values.tolist() if v not in index})
-            if unknown:
-                raise InputError(f"labels hold classes predict does not know: {', '.join(unknown[:5])}")
-            return np.array([index[v] for v in values.tolist()])
-        if values.dtype.kind == "f" and (values == np.round(values)).all():
-            values = values.astype(np.int64)
-        if values.dtype.kind not in "biu":
-            raise InputTypeError(f"labels of a classification must be class numbers or names; got {values.dtype}")
-        columns = self.given.shape[1]
-        if columns == 1 and (self.given != np.round(self.given)).any() and not np.isin(values, (0, 1)).all():
-            raise InputError(
-                "labels of one column of scores or probabilities must be 0 and 1, 1 for those above the threshold; "
-                f"got {', '.join(map(str, np.unique(values)[:5]))}: map them, as in labels == {values.max()}"
-            )
-        if columns > 1 and (values.min() < 0 or values.max() >= columns):
-            raise InputError(
-                f"labels must be class numbers from 0 to {columns - 1}; got {values.min()} to {values.max()}"
-            )
-        return values.astype(np.int64)
 
-    def _score(self, truth: np.ndarray | None, outputs: np.ndarray) -> float:
-        """Accuracy, or the mean squared error."""
-        assert truth is not None
-        if self.task == "classification":
-            return float((self._classes(outputs) == truth).mean())
-        return float(((outputs - truth) ** 2).mean())
+@dataclass(frozen=True)
+class _Candidate:
+    """The worst ordering of a sample so far, the gap it opens and the output in it."""
+
+    gap: float
+    order: np.ndarray
+    output: np.ndarray
 
 
 class _Totals:
     """Sums over random orderings, a number a sample, and the worst orderings of the samples that moved most."""
 
     def __init__(self, samples: int, keep: int) -> None:
+        self.asked = np.zeros(samples, dtype=np.int64)
         self.gap = np.zeros(samples)
         self.flip = np.zeros(samples)
+        self.score = np.zeros(samples)
         self.flips: Counter[tuple[int, int]] = Counter()
-        self.draws = 0
-        self.score = 0.0
-        self.fixed_score = 0.0
-        self.scored = False
-        self.candidates: dict[int, tuple[float, np.ndarray]] = {}
+        self.candidates: dict[int, _Candidate] = {}
         self._keep = keep
 
-    def mean_score(self, samples: int) -> float:
-        return (self.score / max(self.draws, 1) + self.fixed_score) / samples
+    def mean(self, sums: np.ndarray) -> np.ndarray:
+        return sums / np.maximum(self.asked, 1)
 
-    def keep_worst(self, rows: np.ndarray, gaps: np.ndarray, orders: np.ndarray) -> None:
-        falling = np.argsort(-gaps, kind="stable")
-        best = np.sort(np.unique(rows[falling], return_index=True)[1])  # where each sample comes first
-        for row in falling[best[: self._keep]]:
+    def keep_worst(
+        self, rows: np.ndarray, gaps: np.ndarray, orders: np.ndarray, sizes: np.ndarray, outputs: np.ndarray
+    ) -> None:
+        for row in _worst_rows(rows, gaps)[: self._keep]:
             sample, gap = int(rows[row]), float(gaps[row])
-            if sample not in self.candidates or gap > self.candidates[sample][0]:
-                self.candidates[sample] = (gap, orders[row].copy())
+            if sample not in self.candidates or gap > self.candidates[sample].gap:
+                self.candidates[sample] = _Candidate(gap, orders[row, : sizes[row]].copy(), outputs[row])
         if len(self.candidates) > self._keep:
-            ranked = sorted(self.candidates.items(), key=lambda item: -item[1][0])
+            ranked = sorted(self.candidates.items(), key=lambda item: -item[1].gap)
             self.candidates = dict(ranked[: self._keep])
+
+
+def _worst_rows(which: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """Of each of ``which [R]`` the row with the largest gap, the largest first."""
+    falling = np.argsort(-gaps, kind="stable")
+    return falling[np.sort(np.unique(which[falling], return_index=True)[1])]
+
+
+def _end_states(r: Recurrence, encode: Callable[[Tensor], Tensor] | None, elements: Any) -> tuple[np.ndarray, float]:
+    """The states ``[B, S]`` after these elements ``[B, m, D]``, and the rounding error of their numbers."""
+    elements = torch.as_tensor(elements)
+    parameter = next(r.parameters(), None)
+    if parameter is not None and elements.is_floating_point():
+        elements = elements.to(parameter)
+    with torch.no_grad():
+        state = tree_leaves(r.scan(elements if encode is None else encode(elements)).last)
+    eps = max(torch.finfo(s.dtype).eps if s.is_floating_point() else 0.0 for s in state)
+    return torch.cat([s.flatten(1).double().cpu() for s in state], 1).numpy(), eps
 
 
 def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool = False) -> list[int]:

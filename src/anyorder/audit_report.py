@@ -55,7 +55,9 @@ class Report:
     all of them are the same zeros and order moves some, m is left out). Each value of these is an
     :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
     positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
-    intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds.
+    intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds. ``audited``: the
+    samples that ``sample_gaps`` and ``sizes`` speak of, fewer than were given where the time budget was short;
+    ``repeat_gap`` is None where it left no time to ask twice.
     """
 
     task: str
@@ -82,12 +84,13 @@ class Report:
     rmse_shuffled: float | None
     sample_gaps: np.ndarray
     sizes: np.ndarray
-    repeat_gap: float
+    repeat_gap: float | None
     random: bool
     evaluations: int
     seconds: float
     notes: list[str] = field(default_factory=list)
     feature_names: list[str] | None = None
+    audited: np.ndarray | None = None
 
     @property
     def relative_gap(self) -> float:
@@ -113,7 +116,7 @@ class Report:
         plain = {
             key: value
             for key, value in vars(self).items()
-            if key not in ("sample_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names")
+            if key not in ("sample_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names", "audited")
         }
         for key, name in (("by_distance", "distance"), ("by_position", "position"), ("by_size", "size")):
             plain[key] = _records(getattr(self, key), name)
@@ -229,7 +232,7 @@ def _verdict(report: Report) -> Verdict:
     worst = f"The largest difference found is {short(report.worst_gap)}"
     if report.worst_sample is not None:
         worst += f" (sample {report.worst[0].name})"
-    if report.random:
+    if report.random and report.repeat_gap is not None:
         return Verdict(
             "fair",
             "The predictor is random, so the effect of order cannot be told apart.",

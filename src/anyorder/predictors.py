@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from anyorder._checks import InputError, InputTypeError, checked_lengths
-from anyorder.ragged import pad
+from anyorder.ragged import join
 from anyorder.recurrence import Recurrence
 from anyorder.trajectory import tree_leaves
 
 
 @contextmanager
 def evaluating(*predictors: Any) -> Iterator[None]:
-    """Evaluation mode for those that are modules, or methods of one; their own modes come back afterwards."""
-    owners = [getattr(p, "__self__", p) for p in predictors]
+    """Evaluation mode for those that are modules, have one or are a method of one; their modes come back afterwards."""
+    owners = [owner for predict in predictors for owner in _owners(predict)]
     modules = [m for owner in owners if isinstance(owner, nn.Module) for m in owner.modules()]
     training = [m.training for m in modules]
     for module in modules:
@@ -38,28 +38,48 @@ def evaluating(*predictors: Any) -> Iterator[None]:
             module.training = mode
 
 
+def recurrence_of(predict: Any) -> tuple[Recurrence, Callable[[Tensor], Tensor] | None] | None:
+    """The recurrence a predictor is or has, as a model or a fitted estimator, and what encodes elements for it."""
+    for owner in _owners(predict):
+        if isinstance(owner, Recurrence):
+            return owner, None
+        if isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode"):
+            return owner.recurrence, owner.encode
+    return None
+
+
+def _owners(predict: Any) -> list[Any]:
+    """The predictor, or what it is a method of, and the model it was fitted to (scikit-learn's ``model_``)."""
+    owner = getattr(predict, "__self__", predict)
+    fitted = getattr(owner, "model_", None)
+    return [owner] if fitted is None else [owner, fitted]
+
+
 @dataclass(frozen=True)
 class Sets:
-    """The sets as they were given: ``elements [N, T, D]`` (numpy or torch) and ``sizes [N]``.
+    """The sets as they were given, and ``sizes [N]``.
 
-    ``ragged`` tells that lengths were given, ``listed`` that the sets came as a list of arrays.
+    An array stays ``elements [N, T, D]`` (numpy or torch). A list of arrays is kept flat, ``elements [total, D]``,
+    set ``i`` from ``starts[i]`` on, and padded only as far as each batch needs. ``ragged`` tells that lengths were
+    given, ``listed`` that the sets came as a list of arrays.
     """
 
     elements: Any
     sizes: np.ndarray
     ragged: bool
     listed: bool
+    starts: np.ndarray | None = None
 
     @classmethod
     def of(cls, elements: Any, lengths: Any = None) -> Sets:
         if isinstance(elements, (list, tuple)):
             if lengths is not None:
                 raise InputError("lengths must be None when elements is a list of arrays: each has its own")
-            padded, sizes = pad(elements)
-            if 0 in padded.shape:
+            flat, sizes = join(elements)
+            if len(flat) == 0:
                 raise InputError(f"elements must hold at least one set with elements; got {len(sizes)} empty sets")
-            kind = padded if isinstance(elements[0], Tensor) else padded.numpy()
-            return cls(kind, sizes.cpu().numpy(), True, True)
+            kind = flat if isinstance(elements[0], Tensor) else flat.numpy()
+            return cls(kind, sizes, True, True, np.cumsum(sizes) - sizes)
         if not isinstance(elements, (Tensor, np.ndarray)):
             raise InputTypeError(
                 "elements must be a tensor or a numpy array [N, T, D], or a list of arrays [n, D]; "
@@ -77,17 +97,39 @@ class Sets:
         return len(self.sizes)
 
     @property
+    def features(self) -> int:
+        return int(self.elements.shape[-1])
+
+    @property
     def longest(self) -> int:
-        return int(self.elements.shape[1])
+        return self.width(int(self.sizes.max()))
+
+    def width(self, size: int) -> int:
+        """The length to which a batch is padded whose largest set is of this size."""
+        return int(self.elements.shape[1]) if self.starts is None else max(size, 1)
 
     def take(self, samples: np.ndarray, orders: np.ndarray | None = None) -> Any:
-        """A copy ``[R, T, D]`` of these samples, each with its elements in the order of its row of ``orders``."""
+        """A copy ``[R, width, D]`` of these samples, each with its elements in the order of its row of ``orders``.
+
+        ``orders [R, M]`` are of the first M elements; what stands behind a set's own size is padding.
+        """
+        sizes = self.sizes[samples]
+        index = np.tile(np.arange(self.width(int(sizes.max()))), (len(samples), 1))
+        if orders is not None:
+            index[:, : orders.shape[1]] = orders[:, : index.shape[1]]
+        if self.starts is None:
+            return self._pick((samples[:, None], index))
+        padding = np.arange(index.shape[1]) >= sizes[:, None]
+        index += self.starts[samples][:, None]
+        index[padding] = 0
+        rows = self._pick((index,))
+        rows[padding if isinstance(rows, np.ndarray) else torch.as_tensor(padding, device=rows.device)] = 0
+        return rows
+
+    def _pick(self, index: tuple[np.ndarray, ...]) -> Any:
         if isinstance(self.elements, np.ndarray):
-            return self.elements[samples] if orders is None else self.elements[samples[:, None], orders]
-        rows = torch.as_tensor(samples, device=self.elements.device)
-        if orders is None:
-            return self.elements.detach()[rows]
-        return self.elements.detach()[rows[:, None], torch.as_tensor(orders, device=rows.device)]
+            return self.elements[index]
+        return self.elements.detach()[tuple(torch.as_tensor(i, device=self.elements.device) for i in index)]
 
 
 class Predictor:
@@ -222,6 +264,7 @@ class Predictor:
     def _explain(self, error: Exception, samples: np.ndarray) -> InputError:
         """Say whether predict fails on every set or only on the small ones."""
         cause = f"{type(error).__name__}: {error}"
+        samples = np.append(samples, self.sets.sizes.argmax())
         sizes = self.sets.sizes[samples]
         distinct = np.unique(sizes)
         works = []

@@ -23,6 +23,24 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     >>> elements.shape, elements.dtype, lengths.tolist()
     (torch.Size([2, 3, 1]), torch.float32, [3, 1])
     """
+    sets, dtype = _checked_sets(arrays)
+    lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
+    width = next(s.shape[1] for s in sets if len(s) == lengths.max())
+    elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
+    for row, s in enumerate(sets):
+        elements[row, : s.shape[0]] = s
+    return elements, lengths
+
+
+def join(arrays: Sequence[Any]) -> tuple[Tensor, np.ndarray]:
+    """The same arrays one behind the other, ``elements [total, D]``, and their sizes ``[B]``; nothing is padded."""
+    sets, dtype = _checked_sets(arrays)
+    sizes = np.array([len(s) for s in sets])
+    return torch.cat([s.to(dtype) for s in sets if len(s)] or sets[:1]), sizes
+
+
+def _checked_sets(arrays: Sequence[Any]) -> tuple[list[Tensor], torch.dtype]:
+    """The arrays as tensors ``[n_i, D]``, D the same in all that hold elements, and the dtype that fits them."""
     if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__len__"):
         raise InputTypeError(f"pad takes a list of arrays [n, D]; got {type(arrays).__name__}")
     if len(arrays) == 0:
@@ -38,12 +56,7 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
             )
     if width == 0:
         raise InputError("arrays must have at least one feature; got arrays [n, 0]")
-    lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
-    dtype = reduce(torch.promote_types, [sets[i].dtype for i in filled])
-    elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
-    for row, s in enumerate(sets):
-        elements[row, : s.shape[0]] = s
-    return elements, lengths
+    return sets, reduce(torch.promote_types, [sets[i].dtype for i in filled])
 
 
 def _as_set(array: Any, index: int) -> Tensor:
