@@ -1,10 +1,11 @@
 """Finding the ordering of a set that changes a predictor's answer most.
 
-Up to 7 elements all orderings are tried. Beyond, a population of orderings is improved: it begins with informed
-guesses (reversed, sorted along features, random directions and the distance from the first, last and mean element)
-and random ones; then the best are changed a little (two elements swapped, a run moved, a run reversed) and the
-better of old and new kept. Swaps go most often to the positions whose swaps were felt most. All sets are searched
-side by side in blocks, so that the predictor is asked for many orderings at once and few are held.
+Up to 7 elements all orderings are tried. Beyond, a few orderings are improved beside each other. They are the best
+of a first round of guesses: reversed, sorted along features, random directions and the distance from the first, last
+and mean element, and random ones. Each is then changed a little (two elements swapped, a run moved, a run reversed)
+and gives way to a change that is worse for the predictor; swaps go most often where they were felt most. Now and then
+the set is sorted along a direction near the best one so far. All sets are searched side by side, in blocks, so that
+the predictor is asked for many orderings at once and few are held.
 """
 
 from __future__ import annotations
@@ -12,56 +13,92 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 
 EXACT_SIZE = 7
-_PARENTS = 6
+_BEST = 6
 
 Evaluate = Callable[[np.ndarray, np.ndarray], np.ndarray]  # which set [R], orders [R, longest of these] -> gaps [R]
 
 
 @dataclass
 class Proposal:
-    """An ordering to try; ``places``: the two it swaps in an ordering whose gap was ``before``."""
+    """An ordering to try for set ``which``.
+
+    ``parent``: which of the best it was made from, whose gap was ``before``; ``places``: the two positions it swaps;
+    ``direction``: along which it sorts the set.
+    """
 
     which: int
     order: np.ndarray
-    places: tuple[int, int] | None = None
+    parent: int | None = None
     before: float = 0.0
+    places: tuple[int, int] | None = None
+    direction: np.ndarray | None = None
 
 
 @dataclass
 class Search:
-    """The search on one set of ``size`` elements: the worst ordering so far and how many were tried.
+    """The search on one set ``elements [n, D]``: the worst ordering so far and how many were tried.
 
-    ``felt [size]``: how much the swaps of each position moved the gap; ``seen``: hashes of what was proposed.
+    ``best``: the orderings to improve, with their gaps; ``felt [n]``: how much the swaps of each position moved the
+    gap; ``direction [D]``: the best to sort along; ``seen``: hashes of what was proposed.
     """
 
-    size: int
-    order: np.ndarray
+    elements: np.ndarray
+    order: np.ndarray = field(init=False)
     gap: float = 0.0
     tried: int = 0
-    exact: bool = False
-    population: list[tuple[float, np.ndarray]] = field(default_factory=list)
-    seen: set[bytes] = field(default_factory=set)
+    best: list[tuple[float, np.ndarray]] = field(default_factory=list)
     felt: np.ndarray = field(init=False)
+    direction: np.ndarray | None = None
+    direction_gap: float = -1.0
+    seen: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.order = np.arange(self.size)
         self.felt = np.zeros(self.size)
 
-    def learn(self, proposals: list[Proposal], gaps: np.ndarray) -> None:
-        self.tried += len(proposals)
-        self.population += [(float(gap), p.order) for gap, p in zip(gaps, proposals, strict=True)]
-        self.population.sort(key=lambda pair: -pair[0])
-        del self.population[_PARENTS:]
-        if self.population[0][0] > self.gap:
-            self.gap, self.order = self.population[0]
-        for gap, proposal in zip(gaps.tolist(), proposals, strict=True):
-            if proposal.places is not None:
-                self.felt[list(proposal.places)] += abs(gap - proposal.before)
+    @property
+    def size(self) -> int:
+        return len(self.elements)
+
+    @property
+    def small(self) -> bool:
+        return self.size <= EXACT_SIZE
+
+    @property
+    def exact(self) -> bool:
+        """Whether all orderings were tried."""
+        return self.small and self.tried == math.factorial(self.size)
+
+    @cached_property
+    def standard(self) -> np.ndarray:
+        """The elements as numbers, each feature of mean 0 and variance 1."""
+        numbers = np.nan_to_num(self.elements.astype(np.float64))
+        scale = numbers.std(axis=0)
+        return (numbers - numbers.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+
+    def learn(self, proposal: Proposal, gap: float) -> None:
+        self.tried += 1
+        if gap > self.gap:
+            self.gap, self.order = gap, proposal.order
+        if proposal.direction is not None and gap > self.direction_gap:
+            self.direction, self.direction_gap = proposal.direction, gap
+        if proposal.places is not None:
+            self.felt[list(proposal.places)] += abs(gap - proposal.before)
+        if len(self.best) < _BEST:
+            self.best.append((gap, proposal.order))
+            return
+        rival = proposal.parent
+        if rival is None:
+            rival = min(range(_BEST), key=lambda i: self.best[i][0])
+        if gap > self.best[rival][0]:
+            self.best[rival] = (gap, proposal.order)
 
     def is_new(self, order: np.ndarray) -> bool:
         """Whether this ordering was not proposed before; from now on it was."""
@@ -87,33 +124,29 @@ def search_orderings(
     budget. ``room(size)``: how many orderings of sets of up to that size are evaluated at once. ``expired()`` ends
     the search early, before any evaluation.
     """
-    searches = [Search(len(e), np.arange(len(e))) for e in elements]
+    searches = [Search(each) for each in elements]
 
     def first_round() -> Iterator[Proposal]:
-        for i, (search, each) in enumerate(zip(searches, elements, strict=True)):
-            if search.size <= EXACT_SIZE:
+        for i, search in enumerate(searches):
+            if search.small:
                 yield from (Proposal(i, np.array(order)) for order in permutations(range(search.size)))
             else:
-                guesses = _guesses(each, max(budget // 4, 1), rng, None if starts is None else starts[i])
-                yield from (Proposal(i, order) for order in guesses if search.is_new(order))
+                guesses = _guesses(search, max(budget // 4, 1), rng, None if starts is None else starts[i])
+                yield from (Proposal(i, order, direction=d) for order, d in guesses if search.is_new(order))
 
-    proposals = first_round()
-    while True:
-        before = sum(search.tried for search in searches)
+    def next_round() -> Iterator[Proposal]:
+        for i, search in enumerate(searches):
+            if not search.small:
+                yield from _children(i, search, budget, rng)
+
+    proposals, tried = first_round(), -1
+    while tried < (tried := sum(search.tried for search in searches)):
         for block in _blocks(proposals, searches, room):
             if expired():
                 return searches
             _try(block, searches, evaluate)
-        for search in searches:
-            search.exact = search.tried == math.factorial(search.size) if search.size <= EXACT_SIZE else False
-        if sum(search.tried for search in searches) == before:
-            return searches
-        proposals = (
-            child
-            for i, search in enumerate(searches)
-            if search.size > EXACT_SIZE
-            for child in _children(i, search, budget, rng)
-        )
+        proposals = next_round()
+    return searches
 
 
 def _blocks(
@@ -137,78 +170,84 @@ def _try(block: list[Proposal], searches: list[Search], evaluate: Evaluate) -> N
     orders = np.tile(np.arange(sizes.max()), (len(block), 1))
     for row, proposal in zip(orders, block, strict=True):
         row[: len(proposal.order)] = proposal.order
-    gaps = evaluate(which, orders)
-    for i in np.unique(which):
-        searches[i].learn([p for p in block if p.which == i], gaps[which == i])
+    for proposal, gap in zip(block, evaluate(which, orders).tolist(), strict=True):
+        searches[proposal.which].learn(proposal, gap)
 
 
-def _guesses(
-    elements: np.ndarray, count: int, rng: np.random.Generator, start: np.ndarray | None
-) -> Iterator[np.ndarray]:
-    """``count`` orderings: the start, reversed, sorted both ways along each key, and random ones."""
-    n = len(elements)
-    orders = 0
-    for order in _informed(elements, count, rng, start):
-        yield order
-        orders += 1
-        if orders == count:
-            return
-    for _ in range(count - orders):
-        yield rng.permutation(n)
+Guess = tuple[np.ndarray, np.ndarray | None]  # an ordering, and the direction it sorts along
 
 
-def _informed(
-    elements: np.ndarray, count: int, rng: np.random.Generator, start: np.ndarray | None
-) -> Iterator[np.ndarray]:
+def _guesses(search: Search, count: int, rng: np.random.Generator, start: np.ndarray | None) -> Iterator[Guess]:
+    """``count`` orderings: the start, reversed, sorted both ways by each key, along directions, and random ones."""
+    informed = 0
+    for guess in islice(_informed(search, count, rng, start), count):
+        informed += 1
+        yield guess
+    for _ in range(count - informed):
+        yield rng.permutation(search.size), None
+
+
+def _informed(search: Search, count: int, rng: np.random.Generator, start: np.ndarray | None) -> Iterator[Guess]:
     if start is not None:
-        yield start
-    yield np.arange(len(elements))[::-1].copy()
-    for key in _keys(elements, count // 2, rng):
+        yield start, None
+    yield np.arange(search.size)[::-1].copy(), None
+    for key in _keys(search, count // 4, rng):
         ascending = np.argsort(key, kind="stable")
-        yield ascending
-        yield ascending[::-1].copy()
+        yield ascending, None
+        yield ascending[::-1].copy(), None
+    features = search.standard.shape[1]
+    for _ in range(int(0.4 * count) if features > 1 else 0):
+        yield _sorted_along(search, rng.choice([-1.0, 1.0], features))
 
 
-def _keys(elements: np.ndarray, most: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """What to sort by: the distance from the last, first and mean element, features, random directions."""
-    numbers = np.nan_to_num(elements.astype(np.float64))
+def _keys(search: Search, most: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """The distance from the last, first and mean element, and features: all of them, or ``most`` at random."""
+    numbers = np.nan_to_num(search.elements.astype(np.float64))
     features = numbers.shape[1]
     if features > 1:
         for centre in (numbers[-1], numbers[0], numbers.mean(axis=0)):
             yield np.abs(numbers - centre).sum(axis=1)
-    if features > 1:
-        for _ in range(2):
-            yield numbers @ rng.standard_normal(features)
-    for j in range(features) if features <= most else rng.permutation(features):
+    for j in range(features) if features <= most else rng.permutation(features)[:most]:
         yield numbers[:, j]
 
 
+def _sorted_along(search: Search, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.argsort(search.standard @ direction, kind="stable"), direction
+
+
 def _children(which: int, search: Search, budget: int, rng: np.random.Generator) -> Iterator[Proposal]:
-    """New orderings, each one or two small changes away from one of the best, none proposed before."""
-    wanted = min(max(budget // 16, 8), budget - search.tried)
-    parents = list(search.population)  # as they are now, however the children are cut into blocks
-    weights = 0.5 ** np.arange(len(parents))
+    """New orderings, each a small change away from one of the best, none proposed before."""
+    wanted = min(max(budget // 32, 8), budget - search.tried)
+    best = list(search.best)  # as they are now, however the children are cut into blocks
+    direction, places = search.direction, _places(search)
+    weights = 0.6 ** np.argsort(np.argsort([-gap for gap, _ in best]))
     weights /= weights.sum()
-    places = _places(search)
     for _ in range(4 * max(wanted, 0)):
         if wanted == 0:
             return
-        before, order = parents[rng.choice(len(parents), p=weights)]
-        child, swapped = _change(order, places, rng)
-        if rng.random() < 0.3:
-            child, swapped = _change(child, places, rng)[0], None
-        if search.is_new(child):
+        if direction is not None and rng.random() < 0.25:
+            turn = np.where(rng.random(len(direction)) < 0.3, rng.standard_normal(len(direction)), 0.0)
+            order, near = _sorted_along(search, direction + 1.5 * turn)
+            child = Proposal(which, order, direction=near)
+        else:
+            parent = int(rng.choice(len(best), p=weights))
+            gap, order = best[parent]
+            order, swapped = _change(order, places, rng)
+            if rng.random() < 0.2:
+                order, swapped = _change(order, places, rng)[0], None
+            child = Proposal(which, order, parent, gap, swapped)
+        if search.is_new(child.order):
             wanted -= 1
-            yield Proposal(which, child, swapped, before)
+            yield child
 
 
 def _places(search: Search) -> np.ndarray:
-    """How likely each position is swapped: half of the swaps go where they were felt, at first to both ends."""
+    """How likely each position is swapped: most swaps go where they were felt, at first to both ends."""
     felt = search.felt
     if not felt.any():
         felt = np.zeros(search.size)
         felt[[0, -1]] = 1.0
-    return 0.5 / search.size + 0.5 * felt / felt.sum()
+    return 0.2 / search.size + 0.8 * felt / felt.sum()
 
 
 def _change(
@@ -218,7 +257,7 @@ def _change(
     n = len(order)
     child = order.copy()
     kind = rng.random()
-    if kind < 0.6:
+    if kind < 0.8:
         i, j = int(rng.choice(n, p=places)), int(rng.integers(n - 1))
         j += j >= i
         child[i], child[j] = child[j], child[i]
@@ -226,7 +265,7 @@ def _change(
     length = min(n - 1, math.ceil(n ** rng.random()))
     begin = int(rng.integers(n - length + 1))
     run = order[begin : begin + length]
-    if kind < 0.85:
+    if kind < 0.92:
         rest = np.delete(order, slice(begin, begin + length))
         return np.insert(rest, int(rng.integers(len(rest) + 1)), run), None
     child[begin : begin + length] = run[::-1]
