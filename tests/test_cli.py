@@ -327,6 +327,65 @@ def test_an_audit_needs_no_target(run, here):
     assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
 
 
+def test_an_audit_of_a_recurrent_model_shows_its_states(run, here):
+    report = commands.audit_table("model", "t.csv", "a.html", permutations=4)
+    assert min(report.state_gap) == 2
+    assert "States by prefix length" in (here / "a.html").read_text(encoding="utf-8")
+
+
+def test_an_audit_of_several_models_compares_them(run, here):
+    assert run("train t.csv --set-id visit --target outcome --model deepsets --epochs 1 --out sets")[0] == 0
+    status, out, err = run("audit model sets t.csv --permutations 4 --seconds 60 --out both.html")
+    assert status == 0, err
+    assert "sets: Order" in out
+    assert "sets ignores order" in out
+    page = (here / "both.html").read_text(encoding="utf-8")
+    assert "Accuracy against order gap" in page
+    assert "2 models compared" in page
+    comparison = commands.compare_table(["model", "sets"], "t.csv", "c.html", samples=20, permutations=4)
+    alone = commands.audit_table("model", "t.csv", "a.html", samples=20, permutations=4)
+    assert comparison["model"].output_gap == alone.output_gap
+    assert comparison["sets"].samples == 20
+    assert comparison["model"].seconds > 0
+
+
+def test_models_that_cannot_be_compared_are_refused(run, here):
+    shutil.copytree("model", "other/model")
+    assert run("audit model other/model t.csv --permutations 2 --out a.html")[0] == 0  # called by their paths
+    rows = visits().rename(columns={"outcome": "result"})
+    rows.assign(outcome=rows["result"]).to_csv("t.csv", index=False)
+    assert run("train t.csv --set-id visit --target result --features dose --epochs 1 --out result")[0] == 0
+    for words, said in (
+        (
+            "audit model result t.csv --out b.html",
+            "cannot be compared: their target is outcome and result",
+        ),
+        ("audit model model t.csv --out b.html", "model is given twice"),
+        ("audit model --out b.html", "Missing argument"),
+    ):
+        status, _, err = run(words)
+        assert status == 2, words
+        assert said in err
+        assert err.count("\n") == 1
+    assert not (here / "b.html").exists()
+
+
+def test_an_audit_pads_no_set_to_the_longest(run, here, monkeypatch):
+    rows = visits()
+    long = pd.concat([rows[rows["visit"] == 0]] * 300)
+    pd.concat([rows[rows["visit"] > 0], long]).to_csv("t.csv", index=False)
+    widest = []
+    whole = commands.TableModel.__call__
+
+    def spy(self, elements, lengths):
+        widest.append(elements.shape[0] * elements.shape[1] / int(lengths.sum()))
+        return whole(self, elements, lengths)
+
+    monkeypatch.setattr(commands.TableModel, "__call__", spy)
+    commands.audit_table("model", "t.csv", "a.html", permutations=2)
+    assert np.mean(widest) < 10
+
+
 def test_the_page_shows_the_worst_sets_as_they_stand_in_the_table(run, here):
     rows = visits(dose=lambda r: (1000 + 300 * r["dose"]).round(1))
     rows.to_csv("raw.csv", index=False)

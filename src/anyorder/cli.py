@@ -42,6 +42,7 @@ def _common(
 
 _TABLE = typer.Argument(help="A long table, one row an element: .csv, .tsv, .parquet or .npz.")
 _MODEL = typer.Argument(help="A model folder that `anyorder train` wrote.")
+_MODELS = typer.Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote; several are compared.")
 _FORCE = typer.Option(False, "--force", help="Replace what is there.")
 _EXAMPLE = "Example:  anyorder "
 
@@ -139,19 +140,26 @@ def predict(
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
 def audit(
-    model: str = _MODEL,
+    models: list[str] = _MODELS,
     table: str = _TABLE,
     out: str = typer.Option(..., help="The page to write, .html."),
     samples: int = typer.Option(1000, help="Sets to audit at most, drawn at random."),
     permutations: int = typer.Option(32, help="Random orderings of each set."),
-    seconds: float | None = typer.Option(None, help="Stop after so long and report what is known by then."),
+    seconds: float | None = typer.Option(None, help="For all models together; the page shows what is known by then."),
     seed: int = typer.Option(0, help="The same seed gives the same page."),
     force: bool = _FORCE,
 ) -> None:
-    """Measure how much the order of each set's rows matters to a model, and write a page with pictures."""
-    from anyorder.commands import audit_table
+    """Measure how much the order of each set's rows matters to a model, and write a page with pictures.
 
-    audit_table(model, table, out, samples=samples, permutations=permutations, seconds=seconds, seed=seed, force=force)
+    With several models the page compares them: accuracy, or error, against the order gap.
+    """
+    from anyorder.commands import audit_table, compare_table
+
+    options = {"samples": samples, "permutations": permutations, "seconds": seconds, "seed": seed, "force": force}
+    if len(models) == 1:
+        audit_table(models[0], table, out, **options)  # type: ignore[arg-type]
+    else:
+        compare_table(models, table, out, **options)  # type: ignore[arg-type]
 
 
 @app.command(epilog=_EXAMPLE + "export model --onnx model.onnx")

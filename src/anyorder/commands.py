@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, real_number, whole_number
 from anyorder.audit import audit
-from anyorder.audit_report import Report
+from anyorder.audit_report import Comparison, Report
 from anyorder.estimators import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
 from anyorder.export import export_onnx, onnx_paths
 from anyorder.storage import SavedModel, open_model, save, write_atomically
@@ -60,11 +60,20 @@ class TableModel:
             raise InputError(f"the model folder {path} is damaged: its table does not fit its model; train it again")
         return cls(saved, schema)
 
+    @property
+    def model_(self) -> Any:
+        """The model inside, as a fitted estimator has it."""
+        return self.saved.model
+
     def outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
         """Probabilities ``[N, K]`` of the classes, or values ``[N, 1]``: the mean over ``orderings``, if several."""
         if self.schema.task == "classification":
             return self.saved.estimator.predict_proba(data, orderings)
         return np.asarray(self.saved.estimator.predict(data, orderings)).reshape(len(data), -1)
+
+    def __call__(self, elements: Tensor, lengths: Tensor | None) -> np.ndarray:
+        """:meth:`outputs` of a padded batch, for the audit."""
+        return self.outputs(_flat(elements, lengths))
 
 
 def train_table(
@@ -185,53 +194,127 @@ def audit_table(
     say: Say = print,
 ) -> Report:
     """Measure how much the order of each set's rows matters to a model, and write the page."""
+    out = _audit_page(out, samples, permutations, seed, force)
+    audited = _AuditedTable(table, samples, permutations, seed, seconds, progress)
+    report = audited.report(model, say)
+    _write_page(report, out, f"Does order matter to {Path(model).name}?")
+    say(f"{report}\nwrote {out}")
+    return report
+
+
+def compare_table(
+    models: Sequence[str | Path],
+    table: str | Path,
+    out: str | Path,
+    *,
+    samples: int = 1000,
+    permutations: int = 32,
+    seed: int = 0,
+    seconds: float | None = None,
+    force: bool = False,
+    progress: bool | None = None,
+    say: Say = print,
+) -> Comparison:
+    """Audit several models on the same sets of a table, and write the page that compares them.
+
+    ``seconds`` is the time for all of them together.
+    """
+    out = _audit_page(out, samples, permutations, seed, force)
+    share = None if seconds is None else real_number("--seconds", seconds, above=0.0) / len(models)
+    audited = _AuditedTable(table, samples, permutations, seed, share, progress)
+    reports: dict[str, Report] = {}
+    for name, model in zip(_model_names(models), models, strict=True):
+        reports[name] = audited.report(model, say if not reports else _silent)
+        say(f"{name}: {reports[name].verdict().headline}")
+    comparison = Comparison(reports)
+    _write_page(comparison, out, "Which model ignores order?")
+    say(f"{comparison}\nwrote {out}")
+    return comparison
+
+
+@dataclass
+class _AuditedTable:
+    """One table as each of several models reads it: the same sets in the same orders, or an error that says why not."""
+
+    table: str | Path
+    samples: int
+    permutations: int
+    seed: int
+    seconds: float | None
+    progress: bool | None
+    first: tuple[str | Path, TableSchema, pa.Array, Tensor] | None = None
+
+    def report(self, model: str | Path, say: Say) -> Report:
+        """The audit of one model."""
+        trained = TableModel.open(model)
+        read = trained.schema.read(self.table, with_target=None, progress=self.progress)
+        _tell_unseen(read, say)
+        self._check_same(model, trained.schema, read)
+        generator = torch.Generator().manual_seed(self.seed)
+        chosen = torch.arange(len(read.data))[read.data.lengths > 0]
+        if len(chosen) == 0:
+            raise InputError(f"no set of {self.table} has a row left without missing values; there is nothing to audit")
+        if len(chosen) < len(read.data):
+            say(f"{len(read.data) - len(chosen)} sets without a row left are not audited")
+        if len(chosen) > self.samples:
+            say(f"auditing {self.samples} of {len(chosen)} sets, drawn at random (--samples)")
+            chosen = chosen[torch.randperm(len(chosen), generator=generator)[: self.samples].sort().values]
+        data = read.data.select(chosen)
+        classes = trained.schema.classes
+        report = audit(
+            trained,
+            list(data.elements.split(data.lengths.tolist())),
+            labels=data.targets,
+            task=trained.schema.task or "auto",
+            permutations=self.permutations,
+            generator=generator,
+            seconds=self.seconds,
+            progress=self.progress,
+            class_names=None if classes is None else [str(c) for c in classes],
+            sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
+        )
+        worst = [dataclasses.replace(case, elements=trained.schema.decode(case.elements)) for case in report.worst]
+        return dataclasses.replace(report, worst=worst, feature_names=[f.name for f in trained.schema.features])
+
+    def _check_same(self, model: str | Path, schema: TableSchema, read: Table) -> None:
+        if self.first is None:
+            self.first = model, schema, read.set_ids, read.data.lengths
+            return
+        other, known, set_ids, lengths = self.first
+        for name in ("set_id", "target", "task", "classes", "order"):
+            one, this = getattr(known, name), getattr(schema, name)
+            if one != this:
+                raise InputError(
+                    f"{other} and {model} cannot be compared: their {name.replace('_', '-')} is {one} and {this}; "
+                    "audit them apart"
+                )
+        if not set_ids.equals(read.set_ids) or not torch.equal(lengths, read.data.lengths):
+            raise InputError(
+                f"{other} and {model} cannot be compared: they leave out different rows of {self.table} for missing "
+                "values; audit them apart, or fill what is missing"
+            )
+
+
+def _audit_page(out: str | Path, samples: int, permutations: int, seed: int, force: bool) -> Path:
     whole_number("--samples", samples)
     whole_number("--permutations", permutations)
     _check_seed(seed)
-    out = _free(out, force, (".html",))
-    trained = TableModel.open(model)
-    read = trained.schema.read(table, with_target=None, progress=progress)
-    _tell_unseen(read, say)
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.arange(len(read.data))[read.data.lengths > 0]
-    if len(chosen) == 0:
-        raise InputError(f"no set of {table} has a row left without missing values; there is nothing to audit")
-    if len(chosen) < len(read.data):
-        say(f"{len(read.data) - len(chosen)} sets without a row left are not audited")
-    if len(chosen) > samples:
-        say(f"auditing {samples} of {len(chosen)} sets, drawn at random (--samples)")
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)[:samples].sort().values]
-    data = read.data.select(chosen)
-    elements, lengths = data.batch(torch.arange(len(data)))
+    return _free(out, force, (".html",))
 
-    def predict(elements: Tensor, lengths: Tensor | None) -> np.ndarray:
-        return trained.outputs(_flat(elements, lengths))
 
-    classes = trained.schema.classes
-    report = audit(
-        predict,
-        elements,
-        lengths,
-        labels=data.targets,
-        task=trained.schema.task or "auto",
-        permutations=permutations,
-        generator=generator,
-        seconds=seconds,
-        progress=progress,
-        class_names=None if classes is None else [str(c) for c in classes],
-        sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
-    )
-    worst = [dataclasses.replace(case, elements=trained.schema.decode(case.elements)) for case in report.worst]
-    report = dataclasses.replace(report, worst=worst, feature_names=[f.name for f in trained.schema.features])
-    page = out.with_name(f".{out.name}.tmp.html")
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        report.html(page, title=f"Does order matter to {Path(model).name}?")
-        os.replace(page, out)
-    finally:
-        page.unlink(missing_ok=True)
-    say(f"{report}\nwrote {out}")
-    return report
+def _model_names(models: Sequence[str | Path]) -> list[str]:
+    """What the models are called on a page: the names of their folders, or the paths where two are alike."""
+    names = [Path(model).name for model in models]
+    names = [str(model) if names.count(name) > 1 else name for model, name in zip(models, names, strict=True)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name} is given twice; name each model once")
+    return names
+
+
+def _write_page(result: Report | Comparison, out: Path, title: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    result.html(out, title=title)
 
 
 def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, say: Say = print) -> None:
