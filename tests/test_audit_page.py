@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import anyorder as ao
+from anyorder.audit_report import Comparison
 
 HOSTILE = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium")
@@ -86,6 +88,30 @@ def test_the_page_says_what_the_report_says(pages, results):
     assert f"{report.output_gap:.3g}" in text
     for note in report.notes:
         assert note in text
+
+
+def test_choices_are_named_in_words(pages, results):
+    """Not by colour alone: a column of the table, and the words of the figure."""
+    import html
+
+    text = html.unescape((pages / "comparison.html").read_text())
+    rows = results[1].table()
+    cells = re.findall(r"<td>(choice|–)</td></tr>", text)
+    assert cells == ["choice" if row["choice"] else "–" for row in rows]
+    assert {"choice", "–"} == set(cells)
+    named = ", ".join(row["model"] for row in rows if row["choice"])
+    assert f"No other model is better in both than: {named}." in text
+
+
+def test_a_comparison_under_a_time_budget_says_what_each_model_saw(tmp_path, results):
+    comparison = results[1]
+    comparison.html(tmp_path / "all.html")
+    assert "Every model saw the same 60 sets" in (tmp_path / "all.html").read_text()
+    names = list(comparison.reports)
+    fewer = dataclasses.replace(comparison[names[0]], samples=20, permutations=3)
+    Comparison({**comparison.reports, names[0]: fewer}).html(tmp_path / "part.html")
+    text = (tmp_path / "part.html").read_text()
+    assert "20 to 60 sets in their own order and in 3 to 32 random ones" in text
 
 
 def test_a_good_a_random_and_a_bare_report_have_pages_too(tmp_path):

@@ -272,12 +272,14 @@ def comparison_figure(comparison: Any) -> Figure:
         f"{row['model']}: gap {short(row['relative_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
         for row in rows
     )
+    choices = ", ".join(row["model"] for row in rows if row["choice"])
     better = f", {'up' if metric == 'accuracy' else 'down'} is better" if scored else ""
     caption = (
         f"Left is steadier (1: order matters as much as content){better}. Filled: no other model is better in "
         f"both. Gaps below {_FLOOR:.5f} are drawn there."
     )
-    return Figure("comparison", draw, f"Scatter plot of {len(rows)} models. {listed}.", caption, height=3.4)
+    alt = f"Scatter plot of {len(rows)} models. {listed}. No other model is better in both than: {choices}."
+    return Figure("comparison", draw, alt, caption, height=3.4)
 
 
 def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
