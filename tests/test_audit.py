@@ -263,6 +263,59 @@ def test_search_finds_worse_orderings_than_chance(n):
     assert np.mean(gains) > 1.05
 
 
+def first_minus_last(elements):
+    return elements[:, 0] - elements[:, -1]
+
+
+KINDS = [total, last, first_minus_last, half_range, last_three, rises_within_two]
+
+
+@pytest.mark.parametrize("n", [10, 24, 100])
+@pytest.mark.parametrize(("features", "read"), [(1, "all"), (8, "all"), (8, "last")])
+def test_search_beats_chance_on_predictors_of_known_dependence(n, features, read):
+    """With the default budget, of all features or of the last of eight; the random draws before it count as well."""
+    cases, budget, draws = 6, 400, 32
+    wins = 0
+    for f, case in product(KINDS, range(cases)):
+        source = np.random.default_rng(case)
+        x = source.standard_normal((n, features))
+        seen = slice(None) if read == "all" else slice(-1, None)
+
+        def gaps(which, orders, f=f, x=x, seen=seen):
+            return np.abs(f(x[orders][..., seen]) - f(x[None][..., seen])).mean(1)
+
+        first = np.array([source.permutation(n) for _ in range(draws)])
+        start = first[gaps(None, first).argmax()]
+        found = search_orderings(gaps, [x], budget, source, starts=[start])[0]
+        assert found.tried <= budget
+        chance = gaps(None, np.array([source.permutation(n) for _ in range(budget + draws)])).max()
+        wins += found.gap >= chance - 1e-9
+    assert wins >= 0.95 * cases * len(KINDS)
+
+
+def test_search_stops_within_a_block_and_holds_hashes_only():
+    """Enumeration too: 5,040 orderings are asked for in blocks, and none after time is up."""
+    calls = []
+
+    def gaps(which, orders):
+        calls.append(orders.shape)
+        return orders[:, -1].astype(float)
+
+    sets = [np.zeros((7, 1)), np.zeros((50, 2))]
+    rooms = {7: 100, 50: 5}
+    early = search_orderings(
+        gaps, sets, 64, np.random.default_rng(0), expired=lambda: len(calls) == 3, room=rooms.__getitem__
+    )
+    assert calls == [(100, 7)] * 3
+    assert (early[0].tried, early[0].exact, early[1].tried) == (300, False, 0)
+    calls.clear()
+    whole = search_orderings(gaps, sets, 64, np.random.default_rng(0), room=rooms.__getitem__)
+    assert sum(shape[0] for shape in calls) == math.factorial(7) + 64
+    assert max(rows for rows, width in calls if width == 50) == 5
+    assert whole[0].exact
+    assert {len(key) for key in whole[1].seen} == {12}
+
+
 @pytest.mark.parametrize("n", [2, 5, 7])
 def test_search_is_exact_up_to_seven_elements(n):
     x = torch.randn(6, n, 2, generator=rng(n))
@@ -328,6 +381,20 @@ def test_state_gap_of_sets_that_begin_alike(first, prefixes):
     assert set(report.state_gap) == prefixes
     assert 0 < max(report.state_gap.values()) < 1e16
     json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("model", ["recurrent", "deepsets", "set-transformer"])
+def test_state_gap_of_an_estimator_is_that_of_its_model(model):
+    sets = [np.random.default_rng(i).standard_normal((3 + i % 3, 2)) for i in range(20)]
+    estimator = ao.SetClassifier(model=model, epochs=1, random_state=0).fit(sets, [i % 2 for i in range(20)])
+    estimator.model_.train()  # audited in evaluation mode all the same
+    gaps = [ao.audit(p, sets, generator=rng(), search=0).state_gap for p in (estimator, estimator.predict_proba)]
+    assert gaps[0] == gaps[1] == ao.audit(estimator.model_, sets, generator=rng(), search=0).state_gap
+    assert estimator.model_.training
+    assert (gaps[0] is None) == (model == "set-transformer")  # which has no states
+    if gaps[0] is not None:
+        assert list(gaps[0]) == [2, 3, 4, 5]
+        assert (max(gaps[0].values()) > 1e-9) == (model == "recurrent")
 
 
 def test_predict_gets_the_kind_of_array_it_was_given():
@@ -440,6 +507,18 @@ def test_an_onnx_session():
     x = np.random.default_rng(0).standard_normal((20, 5, 1)).astype(np.float32)
     report = ao.audit(session, x, generator=rng())
     assert report.output_gap == pytest.approx(ao.audit(last, x, generator=rng()).output_gap, rel=1e-6)
+
+
+def test_the_step_and_the_readout_of_an_export_say_what_to_pass_instead(tmp_path):
+    pytest.importorskip("onnxscript", reason="needs the extra: pip install anyorder[onnx]")
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra: pip install anyorder[onnx]")
+    from anyorder.export import export_onnx
+
+    paths = export_onnx(ao.RecurrentSetModel(1, 2, hidden=4), tmp_path / "m.onnx")[:2]
+    for path, part in zip(paths, (r"one step .* \(it takes element, state_0\)", "the read-out"), strict=True):
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        with pytest.raises(ao.InputError, match=rf"is {part} .*pass the model itself \(anyorder.load"):
+            ao.audit(session, np.zeros((4, 3, 1), np.float32))
 
 
 def test_modules_are_asked_in_evaluation_mode_and_get_their_mode_back():

@@ -7,7 +7,7 @@ the predictor: it may be a torch module, a recurrence, an estimator, an ONNX ses
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -402,8 +402,8 @@ class _Audit:
     # States of a recurrence
     def _states(self, predict: Any, samples: np.ndarray) -> dict[int, Estimate] | None:
         """Squared distance between states of the first m elements in two orders, over that between samples."""
-        found = recurrence_of(predict)
-        if found is None:
+        model = recurrence_of(predict)
+        if model is None:
             return None
         gaps: dict[int, Estimate] = {}
         sizes = self.sets.sizes[samples]
@@ -421,7 +421,7 @@ class _Audit:
                     return gaps
                 orders = self.rng.random((len(block), m)).argsort(axis=1)
                 for kept, which in ((given, None), (shuffled, orders)):
-                    state, eps = _end_states(*found, self.sets.take(block, which)[:, :m])
+                    state, eps = _end_states(model, self.sets.take(block, which)[:, :m])
                     kept.append(state)
             one, other = np.concatenate(given), np.concatenate(shuffled)
             between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different samples
@@ -539,16 +539,20 @@ def _worst_rows(which: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     return falling[np.sort(np.unique(which[falling], return_index=True)[1])]
 
 
-def _end_states(r: Recurrence, encode: Callable[[Tensor], Tensor] | None, elements: Any) -> tuple[np.ndarray, float]:
+def _end_states(model: Any, elements: Any) -> tuple[np.ndarray, float]:
     """The states ``[B, S]`` after these elements ``[B, m, D]``, and the rounding error of their numbers."""
     elements = torch.as_tensor(elements)
-    parameter = next(r.parameters(), None)
+    parameter = next(model.parameters(), None)
     if parameter is not None and elements.is_floating_point():
         elements = elements.to(parameter)
     with torch.no_grad():
-        state = tree_leaves(r.scan(elements if encode is None else encode(elements)).last)
-    eps = max(torch.finfo(s.dtype).eps if s.is_floating_point() else 0.0 for s in state)
-    return torch.cat([s.flatten(1).double().cpu() for s in state], 1).numpy(), eps
+        if isinstance(model, Recurrence):
+            last = model.scan(elements).last
+        else:
+            last = model.recurrence.scan(model.encode(elements)).last
+    leaves = tree_leaves(last)
+    eps = max(torch.finfo(leaf.dtype).eps if leaf.is_floating_point() else 0.0 for leaf in leaves)
+    return torch.cat([leaf.flatten(1).double().cpu() for leaf in leaves], 1).numpy(), eps
 
 
 def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool = False) -> list[int]:

@@ -38,13 +38,12 @@ def evaluating(*predictors: Any) -> Iterator[None]:
             module.training = mode
 
 
-def recurrence_of(predict: Any) -> tuple[Recurrence, Callable[[Tensor], Tensor] | None] | None:
-    """The recurrence a predictor is or has, as a model or a fitted estimator, and what encodes elements for it."""
+def recurrence_of(predict: Any) -> nn.Module | None:
+    """The recurrence a predictor is, or the model with ``recurrence`` and ``encode`` that it is, has or belongs to."""
     for owner in _owners(predict):
-        if isinstance(owner, Recurrence):
-            return owner, None
-        if isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode"):
-            return owner.recurrence, owner.encode
+        has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
+        if isinstance(owner, Recurrence) or has_one:
+            return owner
     return None
 
 
@@ -324,6 +323,13 @@ def _flat_state(state: Any) -> Tensor:
 
 def _onnx_call(session: Any) -> tuple[Callable[..., Any], str]:
     inputs = [node.name for node in session.get_inputs()]
+    if "state_0" in inputs:
+        part = "one step" if "element" in inputs else "the read-out"
+        raise InputError(
+            f"this ONNX session is {part} of an exported recurrence (it takes {', '.join(inputs)}) and reads no whole "
+            "set; pass the model itself (anyorder.load of its folder), or a function of (elements, lengths) that runs "
+            "the step over a set's elements and then the read-out"
+        )
 
     def numpy(value: Any) -> Any:
         return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
