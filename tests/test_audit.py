@@ -817,6 +817,7 @@ def test_a_predictor_that_needs_some_elements():
     ("change", "error", "message"),
     [
         ({"predict": 3}, TypeError, "predict must be a function"),
+        ({"generator": 0}, TypeError, "generator must be one of torch, .* got 0"),
         ({"elements": "abc"}, TypeError, "elements must be a tensor or a numpy array"),
         ({"elements": np.zeros((3, 4))}, ValueError, r"must have shape \[N, T, D\].*got \[3, 4\]"),
         ({"elements": np.zeros((0, 4, 1))}, ValueError, r"none of them 0; got \[0, 4, 1\]"),

@@ -236,6 +236,21 @@ def test_every_option_of_the_training_reaches_it(run, tmp_path):
     assert "a set-transformer model cannot be read in pieces; leave --truncate out" in err
 
 
+def test_train_says_how_it_read_the_table_and_what_it_kept(run, tmp_path):
+    rows = visits(when=lambda rows: range(len(rows)), price=lambda rows: [f"{k},5" for k in range(len(rows))])
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    status, out, _ = run(TRAIN + " --order when")
+    assert status == 0
+    assert "drug: read as 2 categories\n" in out
+    assert f"price: read as {len(rows)} categories; if they are numbers or times, write them as numbers" in out
+    assert "sets are sorted by when, and --penalty-weight auto trains the order away" in out
+    (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap ([\d.]+)", out)
+    assert int(kept[0]) == ao.load(tmp_path / "model").best_epoch_
+    assert "order still counts for more than --penalty-weight auto seeks (a gap of 0.01)" in out
+    status, out, _ = run(TRAIN + " --order when --penalty-weight 0.1 --force")
+    assert "auto" not in out
+
+
 def test_the_log_of_a_training_is_kept_with_the_model_and_never_read(run, tmp_path):
     visits().to_csv("t.csv", index=False)
     assert run(TRAIN)[0] == 0

@@ -324,7 +324,7 @@ def test_the_target_decides_the_task(tmp_path, target, task, found, classes, nam
         assert [classes[t] for t in data.targets] == expected
     else:
         assert data.targets.tolist() == expected
-        assert data.targets.dtype == torch.float32
+        assert data.targets.dtype == torch.float64
     assert torch.equal(schema.read(path, with_target=True).data.targets, data.targets)
 
 
@@ -450,7 +450,10 @@ BAD_TABLES = [
     (frame(), {"order": "outcome"}, "'outcome' is named twice among set id, target and order"),
     (frame(), {"features": ["dose", "drug", "dose"]}, "'dose' is named twice among the features"),
     (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "has a column without a name, as pandas writes row numbers"),
-    (frame(when=["first", *"abcde"]), {"order": "when"}, "order column 'when' must hold numbers or times"),
+    (frame(when=["first", *"abcde"]), {"order": "when"}, "'when' must hold numbers or times .*; got 'first' in row 1"),
+    (frame(when=["1", "2", "3", "4", "soon", "6"]), {"order": "when"}, "got 'soon' in row 5"),
+    (frame(when=[*["2024-05-31"] * 3, "9999-12-31", *"ab"]), {"order": "when"}, "got '9999-12-31' in row 4"),
+    (pd.DataFrame({"visit;outcome": ["1;2"]}), {}, "no column 'visit'.*separated by ';': save it with commas"),
     (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
     (frame(), {"task": "ranking"}, "task must be one of 'classification', 'regression'"),
 ]
@@ -463,6 +466,18 @@ def test_bad_tables_give_one_clear_line(tmp_path, name, rows, options, message):
     with pytest.raises(InputError, match=message) as caught:
         read_table(path, **{"set_id": "visit", "target": "outcome", **options})
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_of_another_encoding_is_said_to_be_one(tmp_path):
+    (tmp_path / "t.csv").write_bytes("visit,drug,outcome\n1,é,up\n2,b,down\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"invalid UTF8 data; save it as UTF-8"):
+        read_table(tmp_path / "t.csv", set_id="visit", target="outcome")
+
+
+def test_targets_keep_what_float32_would_round_away():
+    rows = pd.DataFrame({"visit": [1, 2, 3], "dose": [0.1, 0.2, 0.3], "outcome": [1.7e9 + 0.25, 1.7e9 + 1, 1.7e9 + 2]})
+    data, _ = read_table(rows, set_id="visit", target="outcome")
+    assert data.targets.tolist() == [1.7e9 + 0.25, 1.7e9 + 1, 1.7e9 + 2]
 
 
 def test_columns_may_be_named_by_numbers():

@@ -248,6 +248,19 @@ def test_a_budget_raises_the_weight_until_the_gap_is_met():
     assert trained(sums(64), epochs=50, learning_rate=0.03)[1].history[-1]["gap"] > 0.03
 
 
+@pytest.mark.parametrize("target", [0.01, 1e-9])
+def test_a_budget_keeps_the_best_epoch_of_those_near_its_target_else_the_nearest(target):
+    validated = iter(range(1000))  # smaller is better: by itself the first epoch would be kept
+    budget = ao.InvarianceBudget(target=target, weight=0.01, rate=0.5)
+    options = {"penalty": SIRE, "penalty_weight": budget, "epochs": 50, "learning_rate": 0.03}
+    _, result = trained(sums(64), **options, validation=sums(16), metric=lambda *_: next(validated))
+    gaps = [record["gap"] for record in result.history]
+    near = [epoch for epoch, gap in enumerate(gaps) if gap <= 2 * target]
+    assert result.best_epoch == (near[0] if near else gaps.index(min(gaps)))
+    assert result.best_epoch > 0
+    assert bool(near) == (target == 0.01)
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 16])
 def test_a_budget_goes_on_where_a_batch_has_no_two_sets_with_a_pair(batch_size):
     budget = ao.InvarianceBudget(target=1e-9, rate=0.5)

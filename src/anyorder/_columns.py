@@ -89,6 +89,8 @@ class Columns:
             if name not in available:
                 close = difflib.get_close_matches(name, available, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
+                if len(available) == 1 and (mark := next((m for m in ";\t|" if m in available[0]), None)):
+                    hint = f"; it seems to be separated by {mark!r}: save it with commas, or with tabs as .tsv"
                 shown = ", ".join(available[:12]) + (", …" if len(available) > 12 else "")
                 raise InputError(f"{self.source} has no column {name!r}; its columns are {shown}{hint}")
         for given, what in ((special, "set id, target and order"), (self.names, "the features")):
@@ -111,7 +113,7 @@ class Columns:
             if self.missing == "error":
                 raise InputError(
                     f"feature {name!r} is missing in {_rows(gaps, first)} of {self.source}; fill the gaps, or "
-                    "choose what to do about them with --missing drop-row, mean or zero"
+                    "train with --missing drop-row, mean or zero"
                 )
             if self.missing == "drop-row":
                 keep &= ~gaps
@@ -129,7 +131,7 @@ class Columns:
             targets = self._whole(self.target, _plain(block.column(self.target)), first).dictionary_encode()
             self._targets.append(targets if mask is None else _without(targets, mask))
         if self.order is not None:
-            keys = _order_keys(self.order, self._whole(self.order, _plain(block.column(self.order)), first))
+            keys = _order_keys(self.order, self._whole(self.order, _plain(block.column(self.order)), first), first)
             self._orders.append(keys[keep])
 
     def _whole(self, name: str, array: pa.Array, first: int) -> pa.Array:
@@ -344,24 +346,41 @@ def _numbers(name: str, array: pa.Array, first: int, source: str) -> np.ndarray:
     bad = next((i for i in odd if not _reads_as_boolean(array[i].as_py())), odd[0])
     raise InputError(
         f"feature {name!r} holds text among its numbers: {array[bad].as_py()!r} in row {first + bad} of {source}; "
-        f"correct it, or read the column as categories with --categorical {name}"
+        f"correct it, or train with --categorical {name} to read the column as categories"
     )
 
 
-def _order_keys(name: str, array: pa.Array) -> np.ndarray:
+def _order_keys(name: str, array: pa.Array, first: int) -> np.ndarray:
     if pa.types.is_date32(array.type) or pa.types.is_time32(array.type):
         array = array.cast(pa.int32())
-    text = pa.types.is_string(array.type)
-    for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
-        try:
-            keys = (pc.utf8_trim_whitespace(array) if text else array).cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            continue
-        found = keys.to_numpy(zero_copy_only=False)
-        return found.astype("int64") if pa.types.is_timestamp(kind) else found
+    trimmed = pc.utf8_trim_whitespace(array) if pa.types.is_string(array.type) else array
+    kinds = (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+    for kind in kinds:
+        keys = _cast(trimmed, kind)
+        if keys is not None:
+            found = keys.to_numpy(zero_copy_only=False)
+            return found.astype("int64") if pa.types.is_timestamp(kind) else found
+    bad = max(_readable(trimmed, kind) for kind in kinds)
     raise InputError(
-        f"order column {name!r} must hold numbers or times such as 2024-05-31 12:00:00; got {array[0].as_py()!r}"
+        f"order column {name!r} must hold numbers or times such as 2024-05-31 12:00:00, of the years 1678 to 2262, in "
+        f"all rows alike; got {array[bad].as_py()!r} in row {first + bad}"
     )
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _readable(array: pa.Array, kind: pa.DataType) -> int:
+    """How many values from the first on can be read as ``kind``: the place of the first that cannot."""
+    good, bad = 0, len(array)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if _cast(array.slice(0, middle), kind) is not None else (good, middle)
+    return good
 
 
 def _target_values(name: str, distinct: pa.Array, task: str | None) -> tuple[str, list[Any]]:
@@ -434,7 +453,8 @@ def _blocks(source: Any, progress: bool | None) -> Iterator[tuple[list[str], _Re
             yield openers[ending](path, advance)
     except (pa.ArrowException, zipfile.BadZipFile, UnicodeDecodeError, OSError) as error:
         words = str(error).splitlines()[0]
-        raise InputError(f"{path} cannot be read as a table: {words}") from None
+        hint = "; save it as UTF-8" if "utf8" in words.lower().replace("-", "") else ""
+        raise InputError(f"{path} cannot be read as a table: {words}{hint}") from None
 
 
 @contextmanager

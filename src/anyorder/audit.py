@@ -564,6 +564,8 @@ def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool =
 
 
 def _seed(generator: torch.Generator | None) -> int:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputTypeError(f"generator must be one of torch, torch.Generator().manual_seed(0) say; got {generator!r}")
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (), generator=generator, device=device))
 

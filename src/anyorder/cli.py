@@ -49,7 +49,8 @@ _EXAMPLE = "Example:  anyorder "
 
 @app.command(
     epilog=_EXAMPLE
-    + "train visits.csv --set-id patient --target readmitted --order time --penalty-window 3 --out model"
+    + "train visits.csv --set-id patient --target readmitted --order time --penalty-window 3 --penalty-weight 1 "
+    "--out model"
 )
 def train(
     table: str = _TABLE,
@@ -239,7 +240,7 @@ def data_where(name: str | None = typer.Argument(None, help="Print the files of 
     typer.echo("\n".join(str(folder / file.path) for file in sources.SOURCES[name].files))
 
 
-@app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke")
+@app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")
 def reproduce(
     experiment: str = typer.Argument(help="parity, sub-vs-sire, sum, …, or all of a kind: synthetic, real."),
     scale: str = typer.Option("laptop", help="smoke (seconds), laptop (hours), paper (the full protocol)."),

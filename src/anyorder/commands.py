@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from anyorder.audit import audit
 from anyorder.audit_report import Comparison, Report
 from anyorder.estimators import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
 from anyorder.export import export_onnx, onnx_paths
+from anyorder.penalties import InvarianceBudget
 from anyorder.storage import SavedModel, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
 from anyorder.training import TrainConfig, reads_in_windows
@@ -110,6 +111,7 @@ def train_table(
     learnt = learn_table(table, **columns, progress=progress)
     _output_names(learnt.schema)
     say(_found(learnt))
+    _tell_reading(learnt, columns.get("order"), settings, say)
     if reason is not None:
         say(reason)
         settings = {**settings, "penalty": None}
@@ -146,6 +148,8 @@ def train_table(
         kept = {"table": learnt.schema.to_dict()}
         save(estimator, out, preprocessing=kept, classes=classes, log=estimator.history_)
         run.end()
+        for line in _kept(estimator):
+            say(line)
         say(f"wrote {out}")
 
 
@@ -327,6 +331,18 @@ def export_model(model: str | Path, onnx: str | Path, *, force: bool = False, sa
     say(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
 
 
+def _kept(estimator: SetClassifier | SetRegressor) -> Iterator[str]:
+    """Which epoch's weights are written, and whether they ignore order as asked."""
+    best = estimator.best_epoch_
+    record = estimator.history_[-1 if best is None else best]
+    figures = {"validation": record["validation"], "order gap": record["gap"]}
+    told = ", ".join(f"{what} {figure:.4g}" for what, figure in figures.items() if figure is not None)
+    yield f"kept epoch {record['epoch']} of {len(estimator.history_)}" + (f": {told}" if told else "")
+    target = InvarianceBudget().target
+    if estimator.penalty_weight == "auto" and record["penalty"] is not None and (record["gap"] or 0) > 2 * target:
+        yield f"order still counts for more than --penalty-weight auto seeks (a gap of {target:g}): give more --epochs"
+
+
 def _check_settings(settings: Mapping[str, Any]) -> str | None:
     """What can be told before the table is read; returns why the model takes no penalty, None where it does."""
     _check_seed(settings.get("random_state", 0))
@@ -391,6 +407,20 @@ def _found(table: Table) -> str:
     dropped = f", {table.dropped} rows with missing values dropped" if table.dropped else ""
     rows, features = len(data.elements), len(schema.features)
     return f"{len(data)} sets of {sizes} elements, {rows} rows, {features} features, {aim} to predict{dropped}"
+
+
+def _tell_reading(table: Table, order: str | None, settings: Mapping[str, Any], say: Say) -> None:
+    """What a user may not have meant: numbers or times taken for categories, an order that is trained away."""
+    rows = len(table.data.elements)
+    for feature in table.schema.features:
+        if feature.kind == "category":
+            odd = len(feature.categories) > max(20, rows // 4)
+            hint = "; if they are numbers or times, write them as numbers" if odd else ""
+            say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
+    if order is not None and settings.get("penalty_weight") == "auto":
+        say(
+            f"sets are sorted by {order}, and --penalty-weight auto trains the order away; a small number lets it count"
+        )
 
 
 def _tell_unseen(table: Table, say: Say) -> None:

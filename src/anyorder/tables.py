@@ -416,7 +416,7 @@ def _table(columns: Columns, schema: TableSchema) -> Table:
                 f"target {schema.target!r} must be the same in every row of a set; it varies inside set "
                 f"{ids[at].as_py()!r} ({schema.set_id} column): give each set one target"
             )
-        targets = torch.from_numpy(of_set if schema.classes else of_set.astype(np.float32))
+        targets = torch.from_numpy(of_set if schema.classes else of_set.astype(np.float64))
     elements, unseen = columns.encoded(schema.features, rank)
     data = SetData(torch.from_numpy(elements), torch.from_numpy(offsets), targets)
     return Table(data, schema, ids, unseen, columns.dropped)

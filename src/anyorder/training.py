@@ -211,7 +211,8 @@ def train(
     the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets
     with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the
     penalty is taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
-    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch. ``workdir``:
+    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch (of
+    an ``InvarianceBudget``: among those whose order gap is within twice its target, if there are). ``workdir``:
     checkpoints and ``log.jsonl``; a run found there is continued (one on other data or with other settings is
     refused), a finished one returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
@@ -563,7 +564,7 @@ class _Run:
         self.penalised, self.epoch_started = 0, result.seconds
         if not math.isfinite(loss):
             return self._diverged(record, "loss", loss)
-        if validation is not None and self._is_better(validation):
+        if validation is not None and self._is_better(record):
             result.best_epoch, result.best_validation = epoch, validation
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         if config.schedule == "plateau":
@@ -592,11 +593,23 @@ class _Run:
         loss, penalty, penalised = sums.tolist()
         return loss / len(self.data), penalty * self.world / penalised if penalised else None
 
-    def _is_better(self, value: float) -> bool:
-        best = self.result.best_validation
+    def _is_better(self, record: Record) -> bool:
+        """Whether an epoch is kept rather than the best before it.
+
+        Under an ``InvarianceBudget`` a gap nearer to its target counts first; within twice the target all are alike.
+        """
+        value, best = record["validation"], self.result.best_validation
         if not math.isfinite(value):
             return False
-        return best is None or math.isnan(best) or (value > best if self.config.maximize else value < best)
+        if best is None or self.result.best_epoch is None:
+            return True
+        if isinstance(self.weight, InvarianceBudget):
+            near = 2 * self.weight.target
+            gaps = [entry["gap"] for entry in (record, self.result.history[self.result.best_epoch])]
+            mine, theirs = (math.inf if gap is None else max(gap, near) for gap in gaps)
+            if mine != theirs:
+                return mine < theirs
+        return value > best if self.config.maximize else value < best
 
     def _validate(self) -> float | None:
         if self.validation is None:
