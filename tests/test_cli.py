@@ -415,6 +415,35 @@ def test_the_page_shows_the_worst_sets_as_they_stand_in_the_table(run, here):
     assert f"</strong> {expected['dose'].iloc[0]:.3g}, {expected['drug'].iloc[0]}</td>" in page
 
 
+def test_the_sets_of_an_audit_are_drawn_by_its_seed_and_keep_their_names(run, here):
+    rows = pd.read_csv("t.csv")
+
+    def audited(seed):
+        report = commands.audit_table("model", "t.csv", "a.html", samples=6, permutations=3, seed=seed, force=True)
+        assert report.permutations == 3
+        for case in report.worst:
+            of_the_set = rows.loc[rows["visit"] == int(case.name), "dose"]
+            np.testing.assert_allclose(case.elements[:, 0].astype(float), of_the_set, atol=1e-5)
+        return report.sizes.tolist(), report.sample_gaps.tolist()
+
+    assert audited(1) == audited(1)
+    assert audited(1) != audited(2)
+
+
+@pytest.mark.parametrize("words", ["audit model t.csv --samples 3 --out a.html", "predict model t.csv --out p.csv"])
+def test_an_output_that_cannot_be_finished_leaves_the_one_before(run, here, monkeypatch, words):
+    out = here / words.rpartition(" ")[2]
+    out.write_text("as it was")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert run(f"{words} --force")[0] == 2
+    assert out.read_text() == "as it was"
+    assert sorted(p.name for p in here.iterdir()) == sorted([out.name, "model", "t.csv"])
+
+
 def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path):
     rows = visits(30)
     rows.loc[rows["visit"] == 3, "dose"] = None
@@ -509,6 +538,65 @@ def test_force_never_replaces_what_is_no_model(run, here):
     assert status == 2
     assert "is not a model folder, so --force does not replace it" in err
     assert (here / "thesis" / "chapter.txt").read_text() == "precious"
+
+
+CALLS = {
+    "predict": (
+        "model t.csv --out p.csv --orderings 3 --force",
+        "anyorder.commands.predict_table",
+        ("model", "t.csv", "p.csv"),
+        {"orderings": 3, "force": True},
+    ),
+    "audit": (
+        "model t.csv --out a.html --samples 7 --permutations 5 --seconds 2.5 --seed 3 --force",
+        "anyorder.commands.audit_table",
+        ("model", "t.csv", "a.html"),
+        {"samples": 7, "permutations": 5, "seconds": 2.5, "seed": 3, "force": True},
+    ),
+    "export": (
+        "model --onnx m.onnx --force",
+        "anyorder.commands.export_model",
+        ("model", "m.onnx"),
+        {"force": True},
+    ),
+    "data fetch": ("mnist --trust", "anyorder.paper.sources.fetch", ("mnist",), {"trust": True}),
+    "reproduce": (
+        "parity --scale smoke --jobs 2 --engine ray --address head:6379 --cpus 3 --gpus 0.5 --out rows --only gru,sire "
+        "--seeds 4 --dry-run",
+        "anyorder.paper.reproduce.reproduce",
+        ("parity", "smoke"),
+        {
+            "out": "rows",
+            "jobs": 2,
+            "engine": "ray",
+            "address": "head:6379",
+            "cpus": 3,
+            "gpus": 0.5,
+            "only": ["gru", "sire"],
+            "seeds": 4,
+            "dry_run": True,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_every_word_of_a_command_arrives_where_the_work_is_done(run, here, monkeypatch, command):
+    words, function, arguments, options = CALLS[command]
+    calls = []
+    monkeypatch.setattr(function, lambda *given, **named: calls.append((given, named)))
+    status, _, err = run(f"{command} {words}")
+    assert status == 0, err
+    assert calls == [(arguments, options)]
+
+
+def test_names_may_stand_apart_from_their_commas(run, here, monkeypatch):
+    words = [*TRAIN.split(), "--force", "--features", " dose , drug "]
+    monkeypatch.setattr(sys, "argv", ["anyorder", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert [feature.name for feature in TableModel.open("model").schema.features] == ["dose", "drug"]
 
 
 BAD_TABLES = {
@@ -622,6 +710,8 @@ BAD_WORDS = {
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
     "samples": ("audit model t.csv --samples 0 --out a.html", "--samples must be at least 1"),
     "permutations": ("audit model t.csv --permutations 0 --out a.html", "--permutations must be at least 1"),
+    "folder as output": ("predict model t.csv --out folder.csv --force", "folder.csv is a folder; choose another file"),
+    "first seed beyond": (f"audit model t.csv --seed {2**32} --out a.html", "--seed must be below 4294967296"),
     "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be below 4294967296"),
     "strange label": ("audit model strange.csv --out a.html", "holds 'sideways', which is none of the model's classes"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
@@ -637,6 +727,7 @@ def test_bad_words_end_in_one_line_and_status_2(run, here, case):
     visits(outcome="sideways").to_csv("strange.csv", index=False)
     (here / "m.readout.onnx").write_text("")
     (here / "page.html").write_text("")
+    (here / "folder.csv").mkdir()
     before = {p: p.read_bytes() for p in here.rglob("*") if p.is_file()}
     words, message = BAD_WORDS[case]
     status, _, err = run(words)
@@ -732,7 +823,7 @@ def test_stopping_a_run_says_how_to_go_on(run, tmp_path, monkeypatch, checkpoint
     with monkeypatch.context() as patch:
         interrupted_after(patch, checkpoints)
         status, out, err = run(TRAIN)
-    assert status != 0
+    assert status == 130
     assert message in out
     assert "Traceback" not in err
     assert run(f"{TRAIN} --resume" if checkpoints else TRAIN)[0] == 0
@@ -775,6 +866,81 @@ def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch)
     assert "was of another table" in run(f"{TRAIN.replace('t.csv', 'other.csv')} --resume")[2]
     visits(25).to_csv("t.csv", index=False)
     assert "t.csv has changed since the unfinished run" in run(f"{TRAIN} --resume")[2]
+
+
+def test_a_table_changed_since_is_noticed_whatever_its_size(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    table = tmp_path / "t.csv"
+    before = table.stat()
+    table.write_text(table.read_text().replace("0,", "1,", 1))
+    os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    assert table.stat().st_size == before.st_size
+    assert "t.csv has changed since the unfinished run" in run(f"{TRAIN} --resume")[2]
+
+
+def test_force_starts_afresh_whatever_the_unfinished_run_left(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    (checkpoint,) = (tmp_path / "home").rglob("*.safetensors")
+    checkpoint.write_bytes(b"damaged")
+    assert "checkpoint.safetensors is damaged" in run(f"{TRAIN} --resume")[2]
+    status, _, err = run(f"{TRAIN} --force")
+    assert status == 0, err
+
+
+def test_an_unfinished_run_is_known_by_its_place_and_all_it_reads(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    visits(6, seed=5).drop(columns="outcome").to_csv("more.csv", index=False)
+    words = TRAIN.replace("--out model", "--out a/model")
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(f"{words} --unlabelled more.csv")
+    for others in (words, TRAIN.replace("--out model", "--out b/model --unlabelled more.csv")):
+        status, _, err = run(others)
+        assert status == 0, err
+    shutil.rmtree("a/model")
+    assert run(f"{words} --unlabelled more.csv --resume")[0] == 0
+
+
+def test_a_resumed_run_replaces_a_model_only_if_it_was_started_to(run, here, monkeypatch):
+    shutil.move("model", "elsewhere")
+    words = f"{TRAIN} --seed 7"
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(words)
+    shutil.move("elsewhere", "model")
+    status, _, err = run(f"{words} --resume")
+    assert status == 2
+    assert "model exists; choose another --out, or replace it with --force" in err
+    assert ao.load("model").random_state == 0
+
+
+def test_a_run_without_a_checkpoint_is_not_said_to_be_unfinished(run, tmp_path, monkeypatch):
+    visits().to_csv("t.csv", index=False)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1)
+        run(TRAIN)
+    (checkpoint,) = (tmp_path / "home").rglob("*.safetensors")
+    checkpoint.unlink()
+    assert "no run for model is unfinished" in run(f"{TRAIN} --seed 1 --resume")[2]
+
+
+def test_a_training_that_is_refused_leaves_no_run_behind(run, tmp_path):
+    visits(outcome=lambda r: r.groupby("visit")["dose"].transform("sum")).to_csv("t.csv", index=False)
+    status, _, err = run(f"{TRAIN} --learning-rate 1e30 --validation-fraction 0")
+    assert status == 2
+    assert "training diverged" in err
+    assert os.listdir(tmp_path / "home" / "runs") == []
+
+
+def test_a_trained_model_knows_nothing_of_where_it_was_trained(trained):
+    model = ao.load(trained / "model")
+    assert (model.workdir, model.verbose) == (None, False)
 
 
 def test_a_model_that_knows_no_table_cannot_read_one(run, here):

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import numpy as np
+
 import anyorder.demo as demo
 
 
@@ -26,7 +28,17 @@ def test_baskets_are_priced_by_what_is_in_them() -> None:
     again, _ = demo.baskets(50, seed=3)
     assert (sets == again).all()
     assert sets.shape == (50, demo.ITEMS, demo.CODE)
-    prices = {tuple(code): None for basket in sets for code in basket}
-    assert len(prices) <= demo.GOODS
-    assert y.min() >= 0
-    assert y.max() <= demo.ITEMS * (demo.GOODS - 1)
+    codes, goods = np.unique(sets.reshape(-1, demo.CODE), axis=0, return_inverse=True)
+    assert len(codes) == demo.GOODS
+    counts = np.stack([np.bincount(basket, minlength=demo.GOODS) for basket in goods.reshape(50, demo.ITEMS)])
+    prices = np.linalg.lstsq(counts, y, rcond=None)[0]
+    np.testing.assert_allclose(counts @ prices, y, atol=1e-3)
+    np.testing.assert_allclose(sorted(prices), range(demo.GOODS), atol=1e-3)
+
+
+def test_other_baskets_hold_the_same_goods() -> None:
+    known, other = (
+        {tuple(code) for code in demo.baskets(50, seed)[0].reshape(-1, demo.CODE).tolist()} for seed in (1, 2)
+    )
+    assert known == other
+    assert not np.array_equal(demo.baskets(50, 1)[0], demo.baskets(50, 2)[0])

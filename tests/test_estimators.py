@@ -23,7 +23,7 @@ import anyorder as ao
 from anyorder import estimators
 from anyorder.models import MODELS
 from anyorder.tables import SetData
-from anyorder.training import TrainConfig, TrainResult
+from anyorder.training import TrainConfig, TrainResult, train
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
@@ -246,6 +246,81 @@ def test_sample_weights_count():
     assert classifier().fit(X, y, sample_weight=favour).predict(X).mean() > 0.9
 
 
+def test_units_are_those_of_the_weighted_sets():
+    X, y = ragged_sums(10)
+    weights = np.array([1.0, 3.0, *[0.0] * 8])
+    fitted = regressor(epochs=1).fit(X, y, sample_weight=weights)
+    elements = np.concatenate([X[0], X[1], X[1], X[1]])
+    np.testing.assert_allclose(fitted.model_.mean, elements.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(fitted.model_.scale, elements.std(0), rtol=1e-5)
+    assert fitted.model_.out_mean.item() == pytest.approx((y[0] + 3 * y[1]) / 4, rel=1e-5)
+
+
+def test_without_standardize_the_model_reads_what_it_is_given():
+    X, y = ragged_sums(10)
+    fitted = regressor(standardize=False, epochs=1).fit(X, y)
+    for name, unit in {"mean": 0, "scale": 1, "out_mean": 0, "out_scale": 1}.items():
+        assert (getattr(fitted.model_, name) == unit).all()
+    x = torch.tensor(X[0][None], dtype=torch.float32)
+    assert fitted.model_.inner(x).item() == pytest.approx(fitted.predict(X[:1])[0], rel=1e-5)
+
+
+OPTIONS = {
+    "epochs": 2,
+    "batch_size": 8,
+    "learning_rate": 0.02,
+    "optimizer": "sgd",
+    "schedule": "plateau",
+    "weight_decay": 0.3,
+    "clip": 0.2,
+    "order": "shuffle",
+    "window": 3,
+    "patience": 1,
+    "device": "cpu",
+}
+
+
+def test_every_option_of_the_training_arrives_there(monkeypatch):
+    X, y = ragged_sums(10)
+    configs = []
+
+    def noted(*parts, config, **more):
+        configs.append(config)
+        return train(*parts, config=config, **more)
+
+    monkeypatch.setattr(estimators, "train", noted)
+    fitted = regressor(**OPTIONS, validation_fraction=0.2).fit(X, y)
+    assert {name: getattr(configs[0], name) for name in OPTIONS} == OPTIONS
+    assert configs[0].seed == fitted.seed_
+    once = {"epochs": 1, "schedule": "constant", "patience": None}
+    online = regressor(**OPTIONS).partial_fit(X, y).partial_fit(X, y)
+    for number, config in enumerate(configs[1:]):
+        assert {name: getattr(config, name) for name in OPTIONS if name != "optimizer"} == {
+            name: value for name, value in {**OPTIONS, **once}.items() if name != "optimizer"
+        }
+        assert config.seed == online.seed_ + number
+    group = online._optimizer.param_groups[0]
+    assert isinstance(online._optimizer, torch.optim.SGD)
+    assert (group["lr"], group["weight_decay"]) == (0.02, 0.3)
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.01, 1), (0.25, 2), (0.99, 9)])
+def test_some_sets_are_held_out_and_some_are_left_whatever_the_fraction(monkeypatch, fraction, held_out):
+    X, y = ragged_sums(10)
+    splits = []
+
+    def noted(model, loss, data, *, validation, **more):
+        splits.append((len(data), len(validation), validation.targets.tolist()))
+        return train(model, loss, data, validation=validation, **more)
+
+    monkeypatch.setattr(estimators, "train", noted)
+    for seed in (0, 0, 1):
+        regressor(validation_fraction=fraction, standardize=False, epochs=1, random_state=seed).fit(X, y)
+    assert splits[0][:2] == (10 - held_out, held_out)
+    assert splits[0] == splits[1]
+    assert splits[0] != splits[2]
+
+
 def test_validation_picks_the_best_epoch_and_patience_stops():
     X, y = ragged_sums(60)
     fitted = regressor(epochs=60, validation_fraction=0.3, patience=3, learning_rate=0.1, schedule="constant").fit(X, y)
@@ -285,6 +360,15 @@ def test_sets_of_another_size_and_empty_sets_are_predicted():
     assert fitted.predict([[], [1.0], [1.0, 2.0]]).shape == (3,)
     pairs = regressor().fit(np.random.default_rng(0).random((20, 4, 2)), np.arange(20.0))
     assert pairs.predict([[], []]).shape == (2,)
+
+
+def test_probabilities_averaged_over_orderings_add_up_to_1():
+    X, sums = ragged_sums(20, least=3)
+    fitted = classifier(penalty=None, epochs=30).fit(X, sums > np.median(sums))
+    averaged = fitted.predict_proba(X, orderings=9)
+    np.testing.assert_allclose(averaged.sum(1), 1, rtol=1e-5)
+    assert np.array_equal(averaged, fitted.predict_proba(X, orderings=9))
+    assert not np.allclose(averaged, fitted.predict_proba(X))
 
 
 def test_predictions_averaged_over_orderings():
@@ -355,6 +439,34 @@ def test_a_budget_goes_on_from_one_partial_fit_to_the_next():
     assert budget.weight == 1e-3
     online.fit(X, y)
     assert online.history_[0]["penalty_weight"] < weights[-1]
+
+
+def test_partial_fit_takes_weights_and_sets_without_a_target():
+    X, y = ragged_sums(20)
+    more, _ = ragged_sums(30, seed=1)
+    favour = np.where(np.arange(20) < 10, 5.0, 1.0)
+    answers = [
+        regressor(penalty_weight=1.0).partial_fit(X, y).partial_fit(X, y, **options).predict(X)
+        for options in ({}, {"sample_weight": favour}, {"X_unlabeled": more})
+    ]
+    assert not np.allclose(answers[0], answers[1], rtol=1e-4)
+    assert not np.allclose(answers[0], answers[2], rtol=1e-4)
+
+
+def test_sets_without_a_target_are_left_aside_where_there_is_no_penalty():
+    X, y = ragged_sums(20)
+    more, _ = ragged_sums(30, seed=1)
+    for options in ({"penalty": None}, {"model": "deepsets", "model_options": None}):
+        with_them, without = (regressor(**options, epochs=2).fit(X, y, X_unlabeled=u).predict(X) for u in (more, None))
+        assert np.array_equal(with_them, without)
+
+
+def test_partial_fit_keeps_its_optimiser_until_the_next_fit():
+    X, y = ragged_sums(20)
+    online = regressor().partial_fit(X, y)
+    optimizer = online._optimizer
+    assert online.partial_fit(X, y)._optimizer is optimizer
+    assert online.fit(X, y)._optimizer is None
 
 
 def test_partial_fit_of_classes_not_seen_yet():
@@ -492,6 +604,7 @@ def test_refusals():
         ({"validation_fraction": 1.0}, "validation_fraction must be below 1"),
         ({"patience": 3}, "patience and metric need validation data"),
         ({"epochs": 0}, "epochs must be at least 1"),
+        ({"device": "cdua"}, "device must be 'auto' or one torch has here"),
     ],
 )
 def test_parameters_are_checked_when_fitting(options, message):

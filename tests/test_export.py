@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 
 import numpy as np
@@ -112,12 +114,58 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         export_onnx(ao.known.sum(), tmp_path / "m.onnx")
 
 
-def test_a_missing_extra_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_extra_says_how_to_get_it(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None if name == missing else name)
     with pytest.raises(
-        InputError, match=r"ONNX export needs onnx: pip install -c constraints.txt '.\[onnx\]' in a checkout"
+        InputError, match=rf"ONNX export needs {missing}: pip install -c constraints.txt '.\[onnx\]' in a checkout"
     ):
         export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("wrong", [1, 5])
+def test_graphs_must_agree_at_each_size_of_batch(tmp_path, monkeypatch, wrong):
+    monkeypatch.setattr(export, "_graph", lambda *_: None)
+    monkeypatch.setattr(export, "_difference", lambda model, recurrence, graphs, batch: float(batch == wrong))
+    with pytest.raises(InputError, match=r"differ by 1\.0e\+00, more than 1e-04; nothing was written"):
+        export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("failing", [1, 3])  # the read-out itself; the step, after the read-out and its folder
+def test_a_full_disk_keeps_the_graphs_there_were(tmp_path, monkeypatch, failing):
+    import onnx
+
+    for name in ("m.onnx", "m.readout.onnx"):
+        (tmp_path / name).write_bytes(b"as it was")
+    monkeypatch.setattr(export, "_graph", lambda *_: onnx.ModelProto())
+    monkeypatch.setattr(export, "_difference", lambda *_: 0.0)
+    written = []
+
+    def full(descriptor):
+        written.append(descriptor)
+        if len(written) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == b"as it was"
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.readout.onnx"]
+
+
+def test_a_model_in_double_precision_is_tried_in_it():
+    model = FORMS["rnn"]().double()
+    element, leaves = export._example(model, model.recurrence, 3)
+    assert {element.dtype, *(leaf.dtype for leaf in leaves)} == {torch.float64}
+
+
+def test_torch_is_quiet_for_the_export_alone():
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    with export._quiet("torch.onnx"):
+        assert logger.level == logging.ERROR
+    assert logger.level == before
 
 
 def test_state_leaves_keep_their_order():

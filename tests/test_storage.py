@@ -195,6 +195,9 @@ OTHER_FORMS = {
     "embedding": lambda: ao.RecurrentSetModel(1, 2, embedding=(9, 4, "frozen")),
     "max": lambda: ao.DeepSets(3, 2, phi=(4,), pooling="max"),
     "pairs": lambda: ao.JanossyPooling(3, 2, k=2),
+    "large seed": lambda: ao.JanossyPooling(3, 2, hidden=2, orderings=3, seed=2**40),
+    "many orderings of few weights": lambda: ao.RecurrentSetModel(3, 2, hidden=1, orderings=400),
+    "large sets": lambda: MODELS["multi-aggregation"](3, 2, typical_size=1e9),
     **{name: lambda name=name: MODELS[name](3, 2) for name in MODELS},
 }
 
@@ -330,6 +333,22 @@ ao.save(ao.DeepSets(3, 2), {str(tmp_path / "m")!r})
     assert ao.load(named).name == "deepsets"
 
 
+def test_a_model_that_cannot_take_its_place_leaves_the_last_one(tmp_path, monkeypatch):
+    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
+    rename = os.rename
+
+    def refused(source, target):
+        if str(source).endswith(".new"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refused)
+    with pytest.raises(PermissionError):
+        ao.save(ao.DeepSets(3, 2), tmp_path / "m")
+    assert ao.load(tmp_path / "m").name == "recurrent"
+    assert os.listdir(tmp_path) == ["m"]
+
+
 def test_only_models_that_can_be_rebuilt_are_saved(tmp_path):
     with pytest.raises(InputTypeError, match="save takes a set model of anyorder or a fitted estimator; got Linear"):
         ao.save(torch.nn.Linear(1, 1), tmp_path / "m")
@@ -436,7 +455,10 @@ HOSTILE = {
     "config of others": (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "another kind of model"),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "another kind of model"),
     "no version": (edit(format_version=None), "its format version is None"),
-    "newer version": (edit(format_version=99), "has format 99, .* reads formats up to 1: upgrade anyorder"),
+    "newer version": (
+        edit(format_version=99, anyorder_version="7.0"),
+        r"has format 99, written by anyorder 7\.0; this one, .*, reads formats up to 1: upgrade anyorder",
+    ),
     "unknown model": (edit(model__name="os.system"), "holds a model 'os.system', which anyorder .* does not know"),
     "no model": (edit(model=None), "describes no model"),
     "no weights named": (edit(weights={}), "does not say what weights belong to it"),
@@ -448,6 +470,7 @@ HOSTILE = {
     "shapes": (edit(model__config__hidden=65), r"should have shape .*, the weights have"),
     "unknown estimator": (edit(estimator={"name": "system", "details": {}}), "names an estimator 'system'"),
     "no estimator": (edit(estimator=[1]), "its estimator is not described"),
+    "extra a list": (edit(extra=[1]), "its extra is not a JSON object"),
 }
 
 

@@ -96,6 +96,53 @@ def test_streams_side_by_side_do_not_touch_each_other(name):
     assert restored.seen.tolist() == [0, 1, 0, 2]
 
 
+def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
+    model = recurrent()
+    before = [parameter.clone() for parameter in model.parameters()]
+    fresh = ao.Stream(model, streams=3)
+    at_first = fresh.value()
+    fresh.reset()
+    fresh.update(torch.randn(3, 4, D))
+    fresh.reset()
+    assert fresh.seen.tolist() == [0, 0, 0]
+    assert torch.equal(fresh.value(), at_first)
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+def test_streams_of_one_keep_their_axis_and_hand_out_their_counts():
+    stream = ao.Stream(recurrent(), streams=1)
+    stream.update(torch.ones(1, 2, D))
+    assert stream.value().shape == (1, 2)
+    stream.seen.add_(5)
+    assert stream.seen.tolist() == [2]
+
+
+def test_a_chunk_that_is_refused_half_way_is_not_taken_at_all(monkeypatch):
+    from anyorder import streaming
+
+    monkeypatch.setattr(streaming, "_PIECE", 4)
+    elements = torch.ones(10, D)
+    elements[9] = float("nan")
+    stream, several = ao.Stream(recurrent()), ao.Stream(recurrent(), streams=2)
+    before = stream.value(), several.value()
+    with pytest.raises(InputError, match="must be finite"):
+        stream.update(elements)
+    with pytest.raises(InputError, match="must be finite"):
+        several.update(elements.expand(2, 10, D), [10, 3])
+    assert torch.equal(stream.value(), before[0])
+    assert torch.equal(several.value(), before[1])
+    assert (stream.seen, several.seen.tolist()) == (0, [0, 0])
+
+
+def test_a_model_in_double_precision_is_fed_in_it():
+    model = recurrent().double().eval()
+    elements = torch.randn(6, D, dtype=torch.float64)
+    stream = ao.Stream(model)
+    stream.update(elements)
+    with torch.no_grad():
+        torch.testing.assert_close(stream.value(), model(elements[None])[0], atol=1e-12, rtol=1e-12)
+
+
 def test_a_first_chunk_of_a_batch_makes_as_many_streams():
     model = recurrent().eval()
     elements = torch.randn(4, 5, D)
@@ -131,13 +178,12 @@ def test_a_stream_keeps_no_graph_and_hands_out_copies():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="peak memory is a POSIX call")
 def test_memory_does_not_grow_with_what_has_gone_by():
-    model = recurrent()
-    stream = ao.Stream(model)
-    stream.update(torch.randn(5000, D))
+    stream = ao.Stream(ao.RecurrentSetModel(512, 2, hidden=6))
+    stream.update(torch.randn(5000, 512))
     small = len(stream.snapshot())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(8):
-        stream.update(torch.zeros(5000, D))
+        stream.update(torch.ones(5000, 512))  # ten megabytes
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
     assert len(stream.snapshot()) == small < 1000
     assert stream.seen == 45_000
@@ -267,6 +313,8 @@ def test_wrong_shapes_are_refused_and_leave_the_stream_as_it_was():
         first.update(torch.ones(4, 5, D + 1))
     first.update(torch.ones(D))  # one stream, since the four were refused
     assert first.seen == 1
+    with pytest.raises(InputError, match=r"lengths must be 2 whole numbers from 0 to 1; got \[1, -1\]"):
+        several.update(torch.ones(2, D), [1, -1])
     with pytest.raises(InputError, match="lengths are for several streams"):
         stream.update(torch.ones(2, D), [2])
     with pytest.raises(InputError, match="streams must be at least 1"):

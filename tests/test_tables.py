@@ -160,7 +160,7 @@ def write(rows, path):
     return path
 
 
-KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.parquet", "t.npz"]
+KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet", "t.npz"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -211,6 +211,20 @@ def test_row_order_is_kept_without_an_order_column_and_ties_keep_it_too():
     tied, _ = read_table(rows, set_id="visit", target="outcome", order="when")
     assert torch.equal(plain.elements, tied.elements)
     assert (plain.elements[:3, 0].diff() > 0).all()
+
+
+def test_row_order_is_kept_in_large_sets_whose_rows_are_mixed():
+    rows = {"s": np.arange(3000) % 3, "x": np.arange(3000.0)}
+    data, _ = read_table(rows, set_id="s")
+    assert data.lengths.tolist() == [1000] * 3
+    assert (data.batch([0, 1, 2])[0][:, :, 0].diff(dim=1) > 0).all()
+
+
+def test_rows_left_out_take_their_place_in_the_order_with_them():
+    rows = frame(dose=[3.0, None, 1.0, 2.0, 5.0, 2.0])
+    data, _ = read_table(rows, set_id="visit", target="outcome", order="when", features=["dose"], missing="drop-row")
+    assert data.lengths.tolist() == [3, 1, 1]
+    assert (data.elements[:3, 0].diff() > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -270,6 +284,16 @@ def test_the_same_schema_reads_another_table_and_counts_unseen_categories(tmp_pa
     assert torch.equal(rows[[2, 5, 0, 1, 3, 4]], data.elements)
     one = schema.encode({"dose": 1.0, "drug": "x", "grave": True})
     assert torch.equal(one[0], rows[0])
+
+
+def test_elements_are_shown_as_they_stood_whatever_the_order_of_the_columns():
+    rows = frame()
+    data, schema = read_table(rows, set_id="visit", features=["drug", "dose", "grave"])
+    shown = schema.decode(data.elements)
+    together = rows.sort_values("visit", key=lambda ids: ids.map({"b": 0, "a": 1, "c": 2}), kind="stable")
+    assert shown[:, 0].tolist() == together["drug"].tolist()
+    np.testing.assert_allclose(shown[:, 1].astype(float), together["dose"], rtol=1e-6)
+    np.testing.assert_allclose(shown[:, 2].astype(float), together["grave"], atol=1e-6)
 
 
 def test_a_target_the_model_does_not_know_is_refused_only_where_it_is_read(tmp_path):
@@ -401,6 +425,18 @@ def test_numbers_may_be_declared_categories():
     assert schema.features[0].categories == ("1", "2", "3")
 
 
+def test_a_text_half_of_which_are_numbers_is_categories():
+    _, schema = read_table(frame(drug=["1", "2", "3", "a", "b", "c"]), set_id="visit", features=["drug"])
+    assert schema.column_names == ["drug=1", "drug=2", "drug=3", "drug=a", "drug=b", "drug=c"]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -7.0])
+def test_a_constant_feature_is_only_shifted(value):
+    data, schema = read_table({"s": np.arange(10), "x": np.full(10, value)}, set_id="s")
+    assert schema.features[0].scale == 1.0
+    np.testing.assert_allclose(data.elements, 0, atol=1e-6)
+
+
 def test_large_offsets_do_not_eat_small_differences():
     stamps = [1.7e9 + s for s in (0, 1, 2, 3, 4, 5)]
     data, _ = read_table(frame(dose=stamps), set_id="visit", target="outcome", features=["dose"])
@@ -425,6 +461,7 @@ BAD_TABLES = [
     (frame()[["visit", "outcome"]], {}, "no feature column besides visit, outcome"),
     (frame().iloc[:0], {}, "has no rows"),
     (frame(outcome=list("ababab")), {}, "target 'outcome' must be the same in every row .* inside set 'b'"),
+    (frame(outcome=["ill", "well", "ill", "ill", "well", "ill"]), {}, "inside set 'a' \\(visit column\\)"),
     (frame(outcome=["ill"] * 6), {}, "one class only \\('ill'\\)"),
     (frame(outcome=[1, 0, 1, 0, 0, 1]), {}, "holds whole numbers, .* --task classification or --task regression"),
     (frame(), {"task": "regression"}, "target 'outcome' is text"),
@@ -480,6 +517,28 @@ def test_targets_keep_what_float32_would_round_away():
     assert data.targets.tolist() == [1.7e9 + 0.25, 1.7e9 + 1, 1.7e9 + 2]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dose": [1, 2, 3, 4, None, 6]}, "feature 'dose' is missing in row 5"),
+        ({"dose": [1, 2, 3, 4, np.inf, 6]}, "feature 'dose' is infinite in row 5"),
+        ({"visit": ["b", "a", "b", "a", None, "b"]}, "column 'visit' is missing in row 5"),
+    ],
+)
+def test_rows_are_counted_from_the_top_of_the_table(tmp_path, monkeypatch, name, changes, message):
+    path = write(frame(**changes), tmp_path / name)
+    monkeypatch.setattr(_columns, "_BLOCK_BYTES", 60)
+    monkeypatch.setattr(_columns, "_BLOCK_ROWS", 2)
+    with pytest.raises(InputError, match=message):
+        read_table(path, set_id="visit", target="outcome")
+
+
+def test_nan_is_no_set_id():
+    with pytest.raises(InputError, match="column 's' is missing in row 2 of rows"):
+        read_table({"s": np.array([1.0, np.nan, 2.0]), "x": np.arange(3.0)}, set_id="s")
+
+
 def test_columns_may_be_named_by_numbers():
     rows = pd.DataFrame([[1, 0.5, "x", 2], [1, 1.5, "y", 1], [2, 2.5, "x", 1]])
     data, schema = read_table(rows, set_id=0, order=3, features=[1, 2], categorical=[1])
@@ -518,6 +577,7 @@ def test_a_text_with_too_many_values_is_refused():
     rows = pd.DataFrame({"s": [0, 1] * 600, "who": [f"n{i}" for i in range(1200)], "y": [0.5] * 1200})
     with pytest.raises(InputError, match="text with 1200 different values, more than 1000"):
         read_table(rows, set_id="s", target="y")
+    assert len(read_table(rows[:1000], set_id="s", target="y")[1].features[0].categories) == 1000
 
 
 def test_times_are_no_features():
@@ -568,9 +628,11 @@ def test_an_npz_with_objects_or_uneven_columns_is_refused(tmp_path):
 
 
 def test_a_wide_npz_array_is_several_columns(tmp_path):
-    np.savez(tmp_path / "w.npz", s=np.arange(4) // 2, x=np.random.default_rng(0).normal(size=(4, 3)))
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    np.savez(tmp_path / "w.npz", s=np.arange(4) // 2, x=x)
     data, schema = read_table(tmp_path / "w.npz", set_id="s")
     assert [f.name for f in schema.features] == ["x_0", "x_1", "x_2"]
+    np.testing.assert_allclose(data.elements, (x - x.mean(0)) / x.std(0), atol=1e-6)
     assert data.targets is None
 
 
@@ -584,6 +646,8 @@ def test_rows_of_another_kind_are_refused():
     [
         lambda d: d.pop("missing"),
         lambda d: d.update(task="exec"),
+        lambda d: d.update(missing="ignore"),
+        lambda d: d.update(classes=None),
         lambda d: d.update(features=3),
         lambda d: d["features"][0].update(scale=0),
         lambda d: d["features"][0].update(mean="much"),

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyorder as ao
-from anyorder import processor, training
-from anyorder.batches import pieces
-from anyorder.inference import predict
+from anyorder import checkpoints, processor, training
+from anyorder.batches import Deck, pieces
+from anyorder.inference import orderings_of, predict
+from anyorder.orderings import reorder
 from anyorder.storage import load_tensors, save_tensors
 from anyorder.tables import SetData
 from anyorder.training import LOSSES, OPTIMIZERS, Objective, TrainConfig, train
@@ -135,6 +136,19 @@ def test_mixed_precision_trains():
     assert not torch.equal(flat(full), flat(subject))
 
 
+def test_the_precision_is_what_the_launcher_says_unless_it_is_given(monkeypatch):
+    seen: list[torch.dtype] = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(output.dtype)
+        return (output.float() - target).square().mean()
+
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trained(sums(16), loss=loss, epochs=1)
+    trained(sums(16), loss=loss, epochs=1, mixed_precision="no")
+    assert seen == [torch.bfloat16, torch.float32]
+
+
 def test_unlabelled_samples_lower_the_penalty_where_there_are_no_labels():
     labelled, far = sums(16), SetData.of(-3 * torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(5)))
     options = {"penalty": SIRE, "penalty_weight": 10.0, "epochs": 60, "learning_rate": 0.02}
@@ -205,6 +219,51 @@ def test_every_named_loss_trains(name):
 def test_every_optimiser_goes_with_every_schedule(name, schedule):
     _, result = trained(sums(), optimizer=name, schedule=schedule, epochs=8)
     assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_the_gradient_is_no_longer_than_clip():
+    data = sums(16)
+    free = step_taken(data)
+    short = (flat(model()) - flat(trained(data, **{**SGD, "clip": 0.01})[0])) / 0.1
+    assert free.norm() > 0.1
+    torch.testing.assert_close(short, free * (0.01 / free.norm()), atol=1e-5, rtol=1e-3)
+
+
+def test_weight_decay_is_the_optimisers_own():
+    data, by_hand = sums(16), model()
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)
+    F.mse_loss(by_hand(data.elements.view(16, 5, 1))[:, 0], data.targets).backward()
+    optimizer.step()
+    options = {**SGD, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.5}
+    torch.testing.assert_close(flat(trained(data, **options)[0]), flat(by_hand), atol=1e-6, rtol=1e-5)
+
+
+def test_the_loss_said_is_the_mean_over_samples_also_where_the_last_batch_is_short():
+    data = sums(20)
+    _, result = trained(data, epochs=1, learning_rate=1e-12)
+    expected = F.mse_loss(predict(model(), data)[:, 0], data.targets).item()
+    assert result.history[0]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_data_of_another_precision_is_read_in_the_models_own():
+    data = sums()
+    double = SetData(data.elements.double(), data.offsets, data.targets.double())
+    subject, _ = trained(double, validation=double)
+    assert flat(subject).dtype == torch.float32
+    assert torch.equal(flat(subject), flat(trained(data, validation=data)[0]))
+
+
+def test_the_penalty_is_taken_on_labelled_and_unlabelled_samples_together():
+    seen: set[float] = set()
+
+    def penalty(subject: nn.Module, elements: Tensor, lengths: Tensor | None, *, generator: torch.Generator) -> Tensor:
+        seen.update(elements[:, 0, 0].tolist())
+        return subject(elements, lengths).square().mean()
+
+    labelled = SetData.of(torch.arange(8.0).reshape(8, 1, 1), torch.zeros(8))
+    unlabelled = SetData.of(100 + torch.arange(8.0).reshape(8, 1, 1))
+    trained(labelled, unlabelled=unlabelled, penalty=penalty, penalty_weight=1.0, batch_size=4, epochs=2, gap_every=0)
+    assert seen == {*range(8), *range(100, 108)}
 
 
 # The dial --------------------------------------------------------------------------------------------------------
@@ -331,6 +390,18 @@ def test_plateau_lowers_the_learning_rate():
     assert rates[-1] < 0.006
 
 
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_plateau_is_of_the_figure_that_is_to_be_better(maximize):
+    """The rate is lowered by the factor asked for, and only where the figure does not get better."""
+    for better in (False, True):
+        figures = iter(range(6) if better == maximize else range(6, 0, -1))
+        _, result = trained(
+            sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), schedule="plateau", epochs=4,
+            plateau_patience=1, plateau_factor=0.1, learning_rate=0.01, maximize=maximize,
+        )  # fmt: skip
+        assert result.history[-1]["learning_rate"] == pytest.approx(0.01 if better else 0.001)
+
+
 def test_divergence_keeps_the_best_weights_or_says_so():
     with pytest.raises(ao.InputError, match=r"training diverged.*lower learning_rate or penalty_weight"):
         trained(sums(), loss=lambda o, t: (o - t).square().mean() * float("nan"))
@@ -367,6 +438,43 @@ def test_a_run_is_a_function_of_its_seed_and_leaves_the_global_generator_alone()
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
+
+
+CHANCE = {
+    "dropout": {"dropout": 0.5},
+    "orderings": {"order": "shuffle"},
+    "subsets": {"penalty": SIRE, "penalty_weight": 1.0},
+    "unlabelled": {
+        "penalty": ao.SIRE(states="prefix", window=1),
+        "penalty_weight": 1.0,
+        "unlabelled": SetData.of(torch.linspace(-3, 3, 64).reshape(32, 2, 1)),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["batches", *CHANCE])
+def test_every_kind_of_chance_is_decided_by_the_seed(kind):
+    """One kind at a time: samples that are all the same make the order of the batches nothing."""
+    options = dict(CHANCE.get(kind, {}))
+    dropout = options.pop("dropout", 0.0)
+    alike = torch.linspace(0, 1, 2 if kind == "unlabelled" else 5).reshape(1, -1, 1).repeat(32, 1, 1)
+    data = sums(32) if kind == "batches" else SetData.of(alike, torch.ones(32))
+    ends = [
+        flat(trained(data, start=model(dropout=dropout), gap_every=0, epochs=1, seed=seed, **options)[0])
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert (ends[0] - ends[2]).abs().max() > 1e-5
+
+
+def test_every_pass_reads_the_samples_in_an_order_of_its_own():
+    deck = Deck(20, 8, 3, torch.device("cpu"))
+    passes = [torch.cat([deck.batch(3 * number + place) for place in range(3)]).tolist() for number in range(3)]
+    assert [len(deck.batch(place)) for place in range(3)] == [8, 8, 4]
+    assert all(sorted(order) == list(range(20)) for order in passes)
+    assert passes[0] != passes[1] != passes[2] != passes[0]
+    assert Deck(20, 8, 3, torch.device("cpu")).batch(7).tolist() == passes[2][8:16]
+    assert Deck(20, 8, 4, torch.device("cpu")).batch(7).tolist() != passes[2][8:16]
 
 
 def test_measuring_the_gap_changes_nothing():
@@ -407,6 +515,13 @@ def test_with_a_window_the_gap_reads_no_more_elements_of_longer_samples(monkeypa
     budget = ao.InvarianceBudget(target=0.1)
     trained(sums(80, length), penalty=SIRE, penalty_weight=budget, window=4, epochs=1, batch_size=80)
     assert read == [samples, samples]  # the budget's, and that of the epoch
+
+
+def test_the_gap_is_measured_on_so_many_samples(monkeypatch):
+    read = []
+    monkeypatch.setattr(training, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or torch.zeros(()))
+    trained(sums(80), epochs=2, gap_samples=7)
+    assert read == [7, 7]
 
 
 def test_denormals_are_flushed_for_the_training_alone():
@@ -597,6 +712,25 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
     assert logged == list(range(6))
 
 
+def test_the_best_weights_of_before_an_interruption_are_kept(tmp_path):
+    def go(workdir: Path | None, log=None):
+        return trained(sums(), validation=sums(seed=1), metric=first_is_best, epochs=4, workdir=workdir, log=log,
+                       checkpoint_seconds=0.0)  # fmt: skip
+
+    figures = iter([1.0, 2.0, 3.0, 4.0, 1.0, *[5.0] * 8])
+
+    def first_is_best(outputs: Tensor, targets: Tensor) -> float:
+        return next(figures)
+
+    whole, expected = go(None)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, stop_after(3))
+    resumed, result = go(tmp_path)
+    assert result.best_epoch == expected.best_epoch == 0
+    assert torch.equal(flat(whole), flat(resumed))
+    assert torch.equal(flat(whole), flat(go(tmp_path)[0]))  # and those of a finished one
+
+
 def test_a_finished_run_is_returned_at_once(tmp_path):
     calls = []
 
@@ -637,6 +771,67 @@ def test_another_run_in_the_same_workdir_is_refused(tmp_path):
         trained(sums(), workdir=tmp_path, start=model(hidden=7))
     with pytest.raises(ao.InputError, match=r"holds a run with another elements: 240 there, 150 here"):
         trained(sums(30), workdir=tmp_path)
+
+
+def test_another_penalty_or_weight_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.InputError, match="holds a run with another penalty: "):
+        trained(sums(), workdir=tmp_path, penalty=ao.SUB(), penalty_weight=1.0)
+    with pytest.raises(
+        ao.InputError, match=r"another penalty_weight: 1\.0 there, 2\.0 here \(give this run its own work"
+    ):
+        trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=2.0)
+    trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0, checkpoint_seconds=0.0, tensorboard=True)
+
+
+def test_the_same_elements_in_other_sets_are_other_data(tmp_path):
+    data = sums(6, length=4)
+    other = SetData(data.elements, torch.tensor([0, 2, 8, 12, 16, 20, 24]), data.targets)
+    trained(data, workdir=tmp_path)
+    with pytest.raises(ao.InputError, match="holds a run with another data"):
+        trained(other, workdir=tmp_path)
+
+
+def test_checkpoints_are_written_as_often_as_asked_and_no_more(tmp_path, monkeypatch):
+    clock, written = [100.0], []
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    save = checkpoints.save_tensors
+
+    def noted(path, tensors, metadata):
+        written.append(metadata["result"]["steps"])
+        save(path, tensors, metadata)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        clock[0] += 10.0  # a step takes ten seconds
+        return F.mse_loss(output, target)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", noted)
+    trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=50.0)
+    assert written == [5, 10, 12]  # after each fifty seconds, and at the end
+
+
+def test_the_seconds_of_a_continued_run_go_on(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        clock[0] += 10.0
+        return F.mse_loss(output, target)
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=0.0, log=stop_after(2))
+    clock[0] += 1000.0  # nobody counts the time between
+    _, result = trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=0.0)
+    assert result.seconds == pytest.approx(120.0)
+    assert [r["seconds"] for r in result.history] == pytest.approx([30.0] * 4)
+
+
+def test_what_a_killed_run_was_writing_is_swept_away(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
+    (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")
+    trained(sums(), epochs=4, workdir=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
 
 
 def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
@@ -847,6 +1042,17 @@ def test_predict_averages_over_orderings():
     torch.testing.assert_close(doubled, 2 * many)
 
 
+def test_what_is_averaged_over_orderings_is_what_is_made_of_each_output():
+    subject, data = two_classes().eval(), sums(5)
+    nn.init.normal_(subject.readout.head[0].weight, std=5)
+    options = {"orderings": 6, "finish": lambda o: o.softmax(1)}
+    averaged = predict(subject, data, generator=torch.Generator().manual_seed(0), **options)
+    orders = orderings_of(data.elements.view(5, 5, 1), None, 6, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        each = [subject(reorder(data.elements.view(5, 5, 1), o)).softmax(1) for o in orders.unbind(1)]
+    torch.testing.assert_close(averaged, torch.stack(each).mean(0))
+
+
 def test_long_sets_are_read_in_small_batches():
     sizes = []
 
@@ -858,6 +1064,9 @@ def test_long_sets_are_read_in_small_batches():
     predict(Watch(), SetData.of(torch.ones(10, 40_000, 1)))
     assert max(sizes) <= 2**17
     assert sum(sizes) == 400_000
+    sizes.clear()
+    predict(Watch(), SetData.of([torch.ones(n, 1) for n in (1, 100_000, 2, 90_000)]))
+    assert max(sizes) <= 2**17
 
 
 def test_classes_may_be_integers_of_any_kind():
@@ -973,5 +1182,6 @@ def test_what_train_refuses():
     weights = torch.ones(48)
     with pytest.raises(ao.InputError, match="with weights the loss must return one value a sample"):
         trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)
-    with pytest.raises(ao.InputError, match="weights must not be negative and not all zero"):
-        trained(SetData(data.elements, data.offsets, data.targets, 0 * weights))
+    for bad in (0 * weights, torch.where(torch.arange(48) == 7, -0.5, weights)):
+        with pytest.raises(ao.InputError, match="weights must not be negative and not all zero"):
+            trained(SetData(data.elements, data.offsets, data.targets, bad))
