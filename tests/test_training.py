@@ -784,6 +784,21 @@ def test_another_penalty_or_weight_is_refused(tmp_path):
     trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0, checkpoint_seconds=0.0, tensorboard=True)
 
 
+def test_a_run_of_a_version_whose_penalty_had_fewer_options_goes_on(tmp_path):
+    def go_on(penalty, **written_by_an_earlier_version):
+        trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0)
+        path = next(tmp_path.glob("*.safetensors"))
+        tensors, metadata = checkpoints.load_tensors(path)
+        metadata["run"]["penalty"].pop("through_states", None)
+        metadata["run"]["penalty"].update(written_by_an_earlier_version)
+        checkpoints.save_tensors(path, tensors, metadata)
+        trained(sums(), workdir=tmp_path, penalty=penalty, penalty_weight=1.0)
+
+    go_on(SIRE)
+    with pytest.raises(ao.InputError, match="holds a run with another penalty: "):
+        go_on(SIRE, option_since_removed=1)
+
+
 def test_the_same_elements_in_other_sets_are_other_data(tmp_path):
     data = sums(6, length=4)
     other = SetData(data.elements, torch.tensor([0, 2, 8, 12, 16, 20, 24]), data.targets)

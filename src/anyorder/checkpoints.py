@@ -138,7 +138,7 @@ class Checkpoint:
     def _require_same_run(self, metadata: dict[str, Any]) -> None:
         there, here = metadata.get("run", {}), json.loads(json.dumps(self._describe()))
         for name in [name for name in here if name in there]:  # a file of an earlier version says less
-            if there[name] != here[name]:
+            if not _agree(there[name], here[name]):
                 raise InputError(
                     f"{self.path.parent} holds a run with another {name}: {there[name]!r} there, "
                     f"{here[name]!r} here (give this run its own workdir, or delete that one)"
@@ -150,6 +150,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if "result" not in metadata or "optimizer" not in metadata:
         raise InputError(f"{path} is not a checkpoint of anyorder; give this run its own workdir, or move that file")
     return tensors, metadata
+
+
+def _agree(there: Any, here: Any) -> bool:
+    """Whether two descriptions are of one thing, the one of an earlier version perhaps saying less."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        return there.keys() <= here.keys() and all(_agree(there[name], here[name]) for name in there)
+    return bool(there == here)
 
 
 def seed_in(workdir: Any) -> int | None:
