@@ -122,6 +122,46 @@ def test_the_fitted_module_takes_and_gives_raw_units_and_streams():
         assert float(stream.value().reshape(())) == pytest.approx(expected, rel=1e-5)
 
 
+def sums_of_frames(columns=("a", "b"), sets=20):
+    """Sets of rows (a, b) with the target the sum over a."""
+    draws = np.random.default_rng(0)
+    frames = [pd.DataFrame({"a": draws.random(3), "b": draws.random(3)}) for _ in range(sets)]
+    return [frame[list(columns)] for frame in frames], np.array([frame["a"].sum() for frame in frames])
+
+
+def test_frames_must_keep_their_columns_in_the_order_of_the_fit(tmp_path):
+    X, y = sums_of_frames()
+    fitted = regressor().fit(X, y)
+    assert fitted.feature_names_in_.tolist() == ["a", "b"]
+    ao.save(fitted, tmp_path / "model")
+    for model in (fitted, ao.load(tmp_path / "model")):
+        with pytest.raises(ao.InputError, match=r"of X are b, a, in another order than .* fitted on, a, b; bring"):
+            model.predict(sums_of_frames(["b", "a"])[0])
+        with pytest.raises(ao.InputError, match="columns of X are a, c, with other names"):
+            model.predict([frame.rename(columns={"b": "c"}) for frame in X])
+        expected = fitted.predict(X)
+        assert np.array_equal(model.predict([frame.to_numpy() for frame in X]), expected)
+        assert np.array_equal(model.predict([X[0], pd.DataFrame(), X[1]])[[0, 2]], expected[:2])
+
+
+def test_frames_of_one_fit_must_agree_in_their_columns():
+    X, y = sums_of_frames()
+    X[7] = X[7][["b", "a"]]
+    fresh = regressor()
+    with pytest.raises(ao.InputError, match="columns of set 7 are b, a, in another order than those of set 0, a, b"):
+        fresh.fit(X, y)
+    assert not hasattr(fresh, "feature_names_in_")
+
+
+def test_a_fit_on_arrays_forgets_the_columns_of_the_fit_before():
+    X, y = sums_of_frames()
+    fitted = regressor(epochs=1).fit(X, y)
+    fitted.fit([frame.to_numpy() for frame in X], y)
+    assert not hasattr(fitted, "feature_names_in_")
+    fitted.partial_fit(sums_of_frames(["b", "a"])[0], y)  # without names there is nothing to hold it to
+    assert not hasattr(fitted, "feature_names_in_")
+
+
 def test_the_penalty_makes_predictions_ignore_order():
     X, y = ragged_sums(80, least=3)
     flipped = [x[::-1] for x in X]

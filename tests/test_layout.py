@@ -49,6 +49,7 @@ ROOMS = [
     "paper.formats",
     "paper.tasks",
     "estimators",
+    "estimator_input",
     "training",
     "checkpoints",
     "progress",

@@ -619,6 +619,14 @@ def test_the_summary_has_a_line_an_experiment_and_opens_the_results(tmp_path):
     assert markdown([section, searching]).split("\n\n")[2] + "\n" == table
 
 
+def test_a_finished_run_of_smoke_size_is_not_called_open_and_says_whose_words_it_has():
+    section = section_of(EXPERIMENTS["parity"], "smoke", rows_of("parity", lambda trial, n: 0.9, "smoke"))
+    assert summary_table([section]).splitlines()[-1].endswith("| too small to judge | not judged |")
+    assert "**How.** As at the laptop scale, in smoke size; there: The paper does not name" in markdown([section])
+    unfinished = section_of(EXPERIMENTS["parity"], "smoke", section.rows[:1])
+    assert summary_table([unfinished]).splitlines()[-1].endswith("| nothing chosen yet | open |")
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_its_claim_in_few_words(name):
     assert 0 < len(EXPERIMENTS[name].short) < 55

@@ -96,6 +96,17 @@ def test_streams_side_by_side_do_not_touch_each_other(name):
     assert restored.seen.tolist() == [0, 1, 0, 2]
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.int64])
+def test_a_model_with_units_takes_them_out_before_it_rounds(kind):
+    """Near 2³¹ float32 tells apart only every 128th whole number."""
+    model = MODELS["standardised"](1, 2).set_units([2.0**31], [100.0]).eval()
+    steps = np.array([[3.0], [-40.0], [77.0]])
+    stream = ao.Stream(model)
+    stream.update((2.0**31 + steps).astype(kind))
+    expected = model.inner(torch.tensor(steps / 100, dtype=torch.float32)[None])[0]
+    torch.testing.assert_close(stream.value(), expected, atol=1e-6, rtol=1e-6)
+
+
 def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
     model = recurrent()
     before = [parameter.clone() for parameter in model.parameters()]

@@ -425,6 +425,20 @@ def test_numbers_may_be_declared_categories():
     assert schema.features[0].categories == ("1", "2", "3")
 
 
+def test_a_categorical_column_must_be_a_feature():
+    with pytest.raises(InputError, match="categorical column 'drug' is not among the features; name it there too"):
+        read_table(frame(), set_id="visit", target="outcome", categorical=["drug"], features=["when"])
+    with pytest.raises(InputError, match="'outcome' is the set id, target or order column"):
+        read_table(frame(), set_id="visit", target="outcome", categorical=["outcome"])
+
+
+def test_a_number_beyond_float32_in_the_units_of_training_is_refused_by_its_column():
+    _, schema = read_table(frame(), set_id="visit", target="outcome", features=["dose", "when"])
+    far = frame(dose=[1.0, 2.0, 3.0, -1e60, 5.0, 6.0])
+    with pytest.raises(InputError, match=r"feature 'dose' of rows holds -1e\+60, too far from what the model was"):
+        schema.read(far)
+
+
 def test_a_text_half_of_which_are_numbers_is_categories():
     _, schema = read_table(frame(drug=["1", "2", "3", "a", "b", "c"]), set_id="visit", features=["drug"])
     assert schema.column_names == ["drug=1", "drug=2", "drug=3", "drug=a", "drug=b", "drug=c"]

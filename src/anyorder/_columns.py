@@ -97,9 +97,12 @@ class Columns:
             for name in given:
                 if given.count(name) > 1:
                     raise InputError(f"column {name!r} is named twice among {what}; name each column once")
-        for name in self.names:
+        for name in [*self.names, *self.kinds]:
             if name in special:
                 raise InputError(f"{name!r} is the set id, target or order column; it cannot be a feature too")
+        for name in self.kinds:
+            if name not in self.names:
+                raise InputError(f"categorical column {name!r} is not among the features; name it there too")
         if not self.names:
             raise InputError(f"{self.source} has no feature column besides {', '.join(special)}")
 
@@ -201,6 +204,7 @@ class Columns:
             if feature.kind == "number":
                 column = (np.concatenate(chunks) - feature.mean) / feature.scale
                 gap = 0.0 if self.missing == "mean" else -feature.mean / feature.scale
+                self._require_representable(feature, column)
                 elements[place, at] = np.nan_to_num(column, copy=False, nan=gap)
             else:
                 codes, values = _joined(chunks)
@@ -212,6 +216,16 @@ class Columns:
                 elements[rows if rank is None else rank[rows], at + category[rows]] = 1.0
             at += feature.width
         return elements, {name: count for name, count in unseen.items() if count}
+
+    def _require_representable(self, feature: Feature, standard: np.ndarray) -> None:
+        """Refuse a number that float32 does not hold once it is brought to the units of the training table."""
+        far = np.abs(standard) > np.finfo(np.float32).max
+        if far.any():
+            value = float(standard[far][0]) * feature.scale + feature.mean
+            raise InputError(
+                f"feature {feature.name!r} of {self.source} holds {value:.3g}, too far from what the model was "
+                f"trained on (mean {feature.mean:.3g}, spread {feature.scale:.3g}); correct it, or leave that row out"
+            )
 
     def set_numbers(self) -> tuple[np.ndarray, pa.Array]:
         """The number of each row's set, by first appearance, and the sets' own ids."""

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from torch import Tensor
 from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.batches import processes
 from anyorder.checkpoints import seed_in
+from anyorder.estimator_input import as_sets, column_names, require_same_columns
 from anyorder.inference import predict as outputs_of
 from anyorder.models import MODELS
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, Permutation, penalty_from_config
@@ -44,6 +45,7 @@ class _SetEstimator(BaseEstimator):
 
     model_: Standardised
     n_features_in_: int
+    feature_names_in_: np.ndarray
     seed_: int
     n_iter_: int
     history_: list[dict[str, Any]]
@@ -110,6 +112,7 @@ class _SetEstimator(BaseEstimator):
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
         """Fit on the sets ``X`` and one target each; ``X_unlabeled`` are further sets, for the penalty alone."""
         data = self._labelled(X, y, sample_weight, first=True)
+        self._know_columns(column_names(X))
         own = self.random_state is not None or self.workdir is None
         self._begin(data, None if own else seed_in(self.workdir))
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
@@ -136,6 +139,7 @@ class _SetEstimator(BaseEstimator):
         first = not hasattr(self, "model_")
         data = self._labelled(X, y, sample_weight, first)
         if first:
+            self._know_columns(column_names(X))
             self._begin(data)
         config = self._config(self.seed_ + self.n_iter_, epochs=1, schedule="constant", optimizer=self._same_optimizer)
         self._train(data, config, None, X_unlabeled, None)
@@ -172,8 +176,11 @@ class _SetEstimator(BaseEstimator):
         )
 
     def _sets(self, X: Any, features: int | None) -> SetData:
+        known = getattr(self, "feature_names_in_", None)
+        if features is not None and known is not None and (names := column_names(X)) is not None:
+            require_same_columns("the sets it was fitted on", known.tolist(), "X", names)
         embeds = bool((self.model_options or {}).get("embedding"))
-        data = _as_sets(X, embeds)
+        data = as_sets(X, embeds)
         if features is not None and len(data.elements) == 0:  # empty sets have no features to tell
             data = SetData(data.elements.new_empty(0, features), data.offsets)
         if features is not None and data.elements.shape[1] != features:
@@ -182,6 +189,13 @@ class _SetEstimator(BaseEstimator):
                 "as input"
             )
         return data
+
+    def _know_columns(self, names: list[str] | None) -> None:
+        """Keep the names of the columns; as in scikit-learn, the attribute is there only where they had names."""
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _begin(self, data: SetData, seed: int | None = None) -> None:
         """Build the model, its weights drawn from ``seed``, else from ``random_state``, in the units of this data."""
@@ -310,6 +324,7 @@ class _SetEstimator(BaseEstimator):
         parameters = {name: _as_json(name, value) for name, value in self.get_params(deep=False).items()}
         fitted: dict[str, Any] = {"seed": self.seed_, "epochs_run": self.n_iter_, "history": self.history_}
         fitted["best_epoch"] = self.best_epoch_
+        fitted["feature_names"] = self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
         fitted["units"] = {name: unit.tolist() for name, unit in self._units.items()}
         return self.model_, {"parameters": parameters, "fitted": fitted}
 
@@ -326,6 +341,7 @@ class _SetEstimator(BaseEstimator):
         estimator = cls(**parameters)
         fitted = details["fitted"]
         estimator.model_, estimator.n_features_in_ = model, model.in_features
+        estimator._know_columns(fitted.get("feature_names"))
         estimator._units = _units_of(model)
         for name, unit in fitted.get("units", {}).items():  # an earlier version wrote those of the model alone
             estimator._units[name].copy_(torch.tensor(unit, dtype=torch.float64))
@@ -338,7 +354,7 @@ class _SetEstimator(BaseEstimator):
 
 
 _PARAMETERS = """
-    ``X``: a list of arrays ``[n_i, D]``, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
+    ``X``: a list of arrays ``[n_i, D]`` or DataFrames, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
 
     ``model``: a name of ``anyorder.models.MODELS`` or ``anyorder.pyg``, built with the dict ``model_options``.
     ``penalty``: "sire", "sub", "permutation", a penalty object or None; it is not applied to a model that ignores order
@@ -351,8 +367,9 @@ _PARAMETERS = """
     the seed found there); ``partial_fit`` writes neither these nor ``tensorboard``. The rest is as in
     ``anyorder.training.TrainConfig``.
 
-    Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``history_`` (a dict an
-    epoch), ``n_iter_`` (epochs), ``best_epoch_``, ``seed_``
+    Fitted: ``model_`` (a torch module: stream, audit, export it), ``n_features_in_`` (D), ``feature_names_in_`` (of
+    DataFrames, whose columns must come in this order ever after), ``history_`` (a dict an epoch), ``n_iter_``
+    (epochs), ``best_epoch_``, ``seed_``
 """
 
 
@@ -504,50 +521,6 @@ def why_no_penalty(model: SetModel) -> str | None:
     if not isinstance(getattr(model, "recurrence", None), Recurrence):
         return f"a {model.name} model has no recurrence to penalise and is trained without a penalty"
     return None
-
-
-def _as_sets(X: Any, embeds: bool) -> SetData:
-    """Sets from what a user brings, in scikit-learn's words where the fault is one it knows.
-
-    Elements are int64 if they are to be embedded, else float32 if they were, else float64.
-    """
-    if isinstance(X, SetData):
-        data = SetData(X.elements, X.offsets)
-    elif isinstance(X, Tensor):
-        data = SetData.of(X)
-    elif _is_list_of_sets(X):
-        data = SetData.of([_in_full(part) for part in X])
-    else:
-        array = check_array(X, allow_nd=True, dtype="numeric", input_name="X")
-        data = SetData.of(array)
-    _refuse(~torch.isfinite(data.elements), data, InputError, "X contains NaN or infinity in {}")
-    if embeds and data.elements.is_floating_point():
-        fractions = data.elements != data.elements.round()
-        _refuse(fractions, data, InputTypeError, "an embedding reads whole numbers; X holds a fraction in {}")
-    dtype = torch.int64 if embeds else torch.float32 if data.elements.dtype == torch.float32 else torch.float64
-    return dataclasses.replace(data, elements=data.elements.to(dtype))
-
-
-def _in_full(part: Any) -> Any:
-    """A set of Python's own numbers with all their digits, which torch's default dtype does not hold."""
-    try:
-        return np.asarray(part) if isinstance(part, (list, tuple)) else part
-    except (TypeError, ValueError):  # for SetData to refuse
-        return part
-
-
-def _refuse(faults: Tensor, data: SetData, error: type[Exception], words: str) -> None:
-    """Raise ``error``, saying where the first fault is, if there is one."""
-    if bool(faults.any()):
-        row = int(faults.any(1).nonzero()[0])
-        sample = int(torch.searchsorted(data.offsets, row, right=True)) - 1
-        raise error(words.format(f"set {sample}, at element {row - int(data.offsets[sample])}"))
-
-
-def _is_list_of_sets(X: Any) -> bool:
-    if isinstance(X, np.ndarray):
-        return X.dtype == object and X.ndim == 1 and len(X) > 0 and np.ndim(X[0]) > 0
-    return isinstance(X, Sequence) and not isinstance(X, (str, bytes)) and len(X) > 0 and np.ndim(X[0]) > 0
 
 
 def _units(values: Tensor, weights: Tensor) -> tuple[Any, Any]:

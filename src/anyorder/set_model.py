@@ -109,7 +109,8 @@ class Standardised(SetModel):
 
     ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
     ``scale`` (of the elements), ``out_mean`` and ``out_scale``, set by :meth:`set_units`, at first 0 and 1. Integer
-    elements are passed on as they are. It streams, exports and is audited like the model inside.
+    elements are passed on as they are; floating ones may be wider than the weights, and are rounded once the units are
+    out. It streams, exports and is audited like the model inside.
 
     >>> import anyorder.models
     >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
@@ -187,7 +188,9 @@ class Standardised(SetModel):
         readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
         if not readable or elements.shape[2] != self.in_features:
             return elements  # for the door inside to take or refuse
-        return (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
+        standard = (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
+        wider = elements.dtype.itemsize > self.mean.dtype.itemsize
+        return standard.to(self.mean.dtype) if wider else standard
 
     def _raw(self, output: Tensor) -> Tensor:
         return output * self.out_scale + self.out_mean

@@ -15,6 +15,7 @@ from anyorder._checks import InputError, InputTypeError, whole_number
 from anyorder._files import tensors_from_bytes, tensors_to_bytes
 from anyorder.predictors import evaluating
 from anyorder.recurrence import Recurrence
+from anyorder.set_model import Standardised
 from anyorder.trajectory import State, tree_leaves, tree_map
 
 _PIECE = 4096  # elements of a chunk read at once, so that memory does not grow with the chunk
@@ -152,12 +153,18 @@ class Stream:
         return self.recurrence.scan(encoded, lengths, state=state).last
 
     def _placed(self, elements: Any) -> Tensor:
-        """Elements on the model's device and, where it computes in floating numbers, in its dtype."""
+        """Elements on the model's device and, where it computes in floating numbers, in its dtype.
+
+        A model with units rounds them itself, after the units are taken out.
+        """
         chunk = elements if isinstance(elements, Tensor) else torch.as_tensor(np.asarray(elements))
         tensors = [*self.model.parameters(), *tree_leaves(self._state)]
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
         if floating and getattr(getattr(self.model, "door", None), "table", None) is None:
-            chunk = chunk.to(floating[0].dtype)
+            kind = floating[0].dtype
+            if isinstance(self.model, Standardised):
+                kind = torch.promote_types(kind, chunk.dtype if chunk.is_floating_point() else torch.float64)
+            chunk = chunk.to(kind)
         return chunk.to(tensors[0].device)
 
 

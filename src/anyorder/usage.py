@@ -43,7 +43,7 @@ def check_train(
         "mixed_precision": _names.PRECISIONS,
     }.items():
         if name in settings:
-            one_of(f"--{name.replace('_', '-')}", settings[name], allowed)
+            one_of(_option(name), settings[name], allowed)
     if penalty_options and settings.get("penalty", "sire") != "sire":
         raise InputError(
             f"--penalty-window and --penalty-states are options of --penalty sire; got --penalty "
@@ -55,6 +55,16 @@ def check_train(
         whole_number("--penalty-window", penalty_options["window"])
     if "window" in settings:
         whole_number("--truncate", settings["window"], 2)
+    given = {**settings["model_options"], **settings}
+    for name in ("epochs", "batch_size", "patience", "hidden", "layers"):
+        if name in given:
+            whole_number(_option(name), given[name])
+    rules: dict[str, dict[str, float]] = {"learning_rate": {"above": 0}, "weight_decay": {"at_least": 0}}
+    rules["validation_fraction"] = {"at_least": 0, "below": 1}
+    for name, rule in rules.items():
+        if name in settings:
+            real_number(_option(name), settings[name], **rule)
+    whole_number("--seed", settings["random_state"], 0)
     for file in (table, unlabelled):
         if file is not None:
             table_ending(file)
@@ -64,6 +74,11 @@ def check_train(
     run = Run(table, out, asked_for(columns, settings, penalty_options, unlabelled))
     if run.first_process:
         run.check(resume, force)
+
+
+def _option(name: str) -> str:
+    """As a setting is called on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def check_predict(model: str, table: str, out: str, *, orderings: int, force: bool) -> None:

@@ -103,10 +103,12 @@ class Section:
 
     @property
     def verdict(self) -> str:
-        """What the claims that numbers can decide come to; "open" while trials are missing or none can be decided."""
+        """What the claims that numbers can decide come to; "open" while trials are missing."""
         decided = {claim.verdict for claim in self.claims if claim.verdict is not None and not claim.beside}
-        if not decided or self.finished < self.planned:
+        if self.finished < self.planned:
             return "open"
+        if not decided:
+            return "not judged"
         if len(decided) == 1:
             return decided.pop()
         return "fails in part" if "does not hold" in decided else "holds in part"
@@ -130,7 +132,8 @@ class Section:
     def ours(self) -> str:
         """Our figures in few words: what the last claim with a short form says, else the numbers beside the paper's."""
         shorts = [claim.short for claim in self.claims if claim.short]
-        return shorts[-1] if shorts else "; ".join(f"{c.what} {pm(c.ours)}" for c in self.comparisons)
+        found = shorts[-1] if shorts else "; ".join(f"{c.what} {pm(c.ours)}" for c in self.comparisons)
+        return found or ("too small to judge" if self.finished == self.planned else "nothing chosen yet")
 
     @property
     def sentences(self) -> list[Claim]:
@@ -545,8 +548,7 @@ def summary_table(sections: Sequence[Section]) -> str:
     """A line an experiment, in Markdown: its claim, what the paper gives, ours and the verdict."""
     lines = ["| experiment | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
     for s in sections:
-        ours = s.ours or "nothing chosen yet"
-        lines.append(f"| {s.title} | {s.experiment.short} | {s.experiment.reported} | {ours} | {s.verdict} |")
+        lines.append(f"| {s.title} | {s.experiment.short} | {s.experiment.reported} | {s.ours} | {s.verdict} |")
     return "\n".join(lines) + "\n"
 
 
@@ -566,7 +568,7 @@ def markdown(sections: Sequence[Section]) -> str:
     lines += [LEGEND]
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
-        lines += [f"**How.** {s.experiment.choices}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
+        lines += [f"**How.** {s.experiment.how(s.scale)}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
         lines[-1] += f"{s.hours:.2f} hours of one core."
         if s.searching:
             lines += ["", f"Search unfinished, so nothing is chosen yet: {'; '.join(s.searching)}."]

@@ -129,7 +129,7 @@ def plan_text(
     seconds = experiment.estimated_seconds(left)
     lines = [
         f"{experiment.name}, {scale} scale. {experiment.claim}",
-        f"How: {experiment.choices}",
+        f"How: {experiment.how(scale)}",
     ]
     for method, candidates in experiment.plan(scale).methods.items():
         mine = [trial for trial in trials if trial.method == method]

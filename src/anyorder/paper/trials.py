@@ -166,6 +166,10 @@ class Experiment:
     cpus: int = 1
     gpus: float = 0.0
 
+    def how(self, scale: str) -> str:
+        """What was chosen where the paper is silent; the words are those of the laptop scale."""
+        return self.choices if scale == "laptop" else f"As at the laptop scale, in {scale} size; there: {self.choices}"
+
     def plan(self, scale: str) -> Plan:
         """The plan of ``scale``."""
         return self.plans[one_of("scale", scale, self.plans)]
