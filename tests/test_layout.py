@@ -51,6 +51,8 @@ ROOMS = [
     "estimators",
     "estimator_input",
     "training",
+    "gap_meter",
+    "train_config",
     "checkpoints",
     "progress",
     "processor",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyorder as ao
-from anyorder import checkpoints, processor, training
+from anyorder import checkpoints, gap_meter, processor, training
 from anyorder.batches import Deck, pieces
 from anyorder.inference import orderings_of, predict
 from anyorder.orderings import reorder
@@ -508,9 +508,9 @@ def test_pieces_cover_each_sample_once_in_order_and_end_at_its_end():
 @pytest.mark.parametrize(("length", "samples"), [(4, 64), (8, 40), (200, 2)])
 def test_with_a_window_the_gap_reads_no_more_elements_of_longer_samples(monkeypatch, length, samples):
     read = []
-    gap = training.order_gap
+    gap = gap_meter.order_gap
     monkeypatch.setattr(
-        training, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or gap(m, e, *more, **names)
+        gap_meter, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or gap(m, e, *more, **names)
     )
     budget = ao.InvarianceBudget(target=0.1)
     trained(sums(80, length), penalty=SIRE, penalty_weight=budget, window=4, epochs=1, batch_size=80)
@@ -519,7 +519,7 @@ def test_with_a_window_the_gap_reads_no_more_elements_of_longer_samples(monkeypa
 
 def test_the_gap_is_measured_on_so_many_samples(monkeypatch):
     read = []
-    monkeypatch.setattr(training, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or torch.zeros(()))
+    monkeypatch.setattr(gap_meter, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or torch.zeros(()))
     trained(sums(80), epochs=2, gap_samples=7)
     assert read == [7, 7]
 

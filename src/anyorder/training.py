@@ -14,9 +14,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,127 +23,23 @@ import accelerate
 import torch
 from accelerate.utils import broadcast, reduce
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from anyorder._checks import Diverged, InputError, InputTypeError, one_of, real_number, whole_number
-from anyorder._names import PRECISIONS, SCHEDULES
+from anyorder._checks import Diverged, InputError, InputTypeError, one_of, real_number
 from anyorder.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.checkpoints import Checkpoint, own_randomness
+from anyorder.gap_meter import Batch, GapMeter, has_recurrence
 from anyorder.inference import matched, orderings_of, parameter_of, placed, predict_shared
 from anyorder.orderings import reorder
-from anyorder.penalties import InvarianceBudget, order_gap
+from anyorder.penalties import InvarianceBudget
 from anyorder.processor import denormals_flushed, threads_for
 from anyorder.progress import Journal, Record, Silent, display
-from anyorder.recurrence import Recurrence
 from anyorder.tables import SetData
+from anyorder.train_config import LOSSES, OPTIMIZERS, Loss, TrainConfig, TrainResult
 from anyorder.trajectory import tree_map
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Batch = tuple[Tensor, Tensor | None]
+__all__ = ["LOSSES", "OPTIMIZERS", "Objective", "TrainConfig", "TrainResult", "reads_in_windows", "train"]
 
-LOSSES: dict[str, Loss] = {
-    "cross-entropy": functools.partial(F.cross_entropy, reduction="none"),
-    "mse": functools.partial(F.mse_loss, reduction="none"),
-    "l1": functools.partial(F.l1_loss, reduction="none"),
-    "huber": functools.partial(F.huber_loss, reduction="none"),
-}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
-}
 _BUDGET_EVERY = 10  # steps between two looks at the gap by an InvarianceBudget
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How a run goes. Everything is checked here, before any data is touched.
-
-    ``optimizer``: a name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser (which then owns
-    ``learning_rate`` and ``weight_decay``, except for the peak of the one-cycle schedule). ``schedule``:
-    "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
-    progress) or "constant". ``clip``: the largest norm of the gradient. ``order="shuffle"``: a fresh random
-    ordering of each sample every epoch. ``window``: truncated backpropagation, see :func:`train`. ``patience``:
-    stop after so many epochs without a better validation figure. ``maximize``: a larger ``metric`` is better.
-    ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
-    ``checkpoint_seconds``: the least time between two checkpoints (0: after each step). ``mixed_precision``:
-    "no", "fp16", "bf16" or None (what ``accelerate launch`` says). ``device``: "auto" or a name torch knows.
-    ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
-
-    >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
-    0.003
-    """
-
-    epochs: int = 100
-    batch_size: int = 128
-    optimizer: str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = "adam"
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    schedule: str = "one-cycle"
-    plateau_patience: int = 5
-    plateau_factor: float = 0.5
-    clip: float | None = 1.0
-    order: str = "keep"
-    window: int | None = None
-    patience: int | None = None
-    maximize: bool = False
-    seed: int = 0
-    gap_every: int = 1
-    gap_samples: int = 64
-    checkpoint_seconds: float = 30.0
-    mixed_precision: str | None = None
-    device: str = "auto"
-    tensorboard: bool | str | Path = False
-
-    def __post_init__(self) -> None:
-        least = {"plateau_patience": 0, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
-        for name in ("epochs", "batch_size", "patience", *least):
-            if (value := getattr(self, name)) is not None or name not in ("patience", "window"):
-                object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
-        if not callable(self.optimizer):
-            one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        rules: dict[str, dict[str, float]] = {
-            "learning_rate": {"above": 0},
-            "weight_decay": {"at_least": 0},
-            "plateau_factor": {"above": 0, "below": 1},
-            "clip": {"above": 0},
-            "checkpoint_seconds": {"at_least": 0},
-        }
-        for name, rule in rules.items():
-            if (value := getattr(self, name)) is not None or name != "clip":
-                object.__setattr__(self, name, real_number(name, value, **rule))
-        one_of("order", self.order, ["keep", "shuffle"])
-        one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
-        folder = isinstance(self.tensorboard, (str, Path))
-        kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}
-        for name, kind in kinds.items():  # numpy's, torch's
-            object.__setattr__(self, name, kind(getattr(self, name)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values (an own optimiser by its name)."""
-        values = dataclasses.asdict(self)
-        if callable(self.optimizer):
-            values["optimizer"] = getattr(self.optimizer, "__qualname__", repr(self.optimizer))
-        return values
-
-
-@dataclass
-class TrainResult:
-    """What a run leaves behind; the model holds its best weights (the last ones without validation).
-
-    ``history``: a dict an epoch with ``epoch``, ``step``, ``loss``, ``penalty``, ``penalty_weight``, ``gap``,
-    ``validation``, ``learning_rate``, ``samples_per_second``, ``seconds``; what was not measured is None.
-    ``stopped``: "finished", "patience" or "diverged".
-    """
-
-    history: list[Record] = field(default_factory=list)
-    best_epoch: int | None = None
-    best_validation: float | None = None
-    steps: int = 0
-    seconds: float = 0.0
-    stopped: str = "finished"
 
 
 class Objective(nn.Module):
@@ -335,16 +230,14 @@ class _Run:
             )
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = self._make_optimizer()
-        self.schedule = self._make_schedule()
+        self.optimizer = config.make_optimizer(self.parameters)
+        self.schedule = config.make_schedule(self.optimizer, self.total_steps, validated=self.validation is not None)
         precision = config.mixed_precision or accelerate.utils.parse_choice_from_env("ACCELERATE_MIXED_PRECISION", "no")
         self.precision = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.orderings = generator_of(self.device, config.seed, self.rank, 0)
         self.draws = generator_of(self.device, config.seed, self.rank, 1)
-        self.gap_batch = None
-        if config.gap_every or isinstance(penalty_weight, InvarianceBudget):
-            self.gap_batch = _gap_batch(self.model, self.validation or self.data, config)
+        self.gaps = GapMeter(self.model, self.validation or self.data, config, self.device, self.world)
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
@@ -377,7 +270,7 @@ class _Run:
             self.penalised += 1
         self.result.steps += 1
         if isinstance(self.weight, InvarianceBudget) and steps % _BUDGET_EVERY == 0:
-            gap = self._gap_of_all(penalty_on or batch)
+            gap = self.gaps.of_batch(penalty_on or batch, self.draws)
             if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
                 self.weight.update(gap)
 
@@ -543,9 +436,8 @@ class _Run:
         loss, penalty = self._epoch_means()
         epoch = len(result.history)
         seconds = result.seconds - self.epoch_started
-        gap = None
-        if self.gap_batch is not None and config.gap_every and (epoch + 1) % config.gap_every == 0:
-            gap = self._gap_of(self.gap_batch, self._fixed_draws())
+        due = config.gap_every and (epoch + 1) % config.gap_every == 0
+        gap = self.gaps.of_fixed() if due else None
         validation = self._validate()
         record = {
             "epoch": epoch,
@@ -625,57 +517,6 @@ class _Run:
             value = value.reshape(len(value), -1).mean(1) * self.validation_weights
         return float(value.mean())
 
-    def _gap_of(self, batch: Batch, generator: torch.Generator) -> float:
-        """The order gap of the first samples of a batch, in eval mode."""
-        count = self._gap_count(batch)
-        elements, lengths = (None if part is None else part[:count] for part in batch)
-        was_training = self.model.training
-        self.model.eval()
-        gap = order_gap(self.model, elements, lengths, generator=generator)  # type: ignore[arg-type]
-        self.model.train(was_training)
-        return float(gap)
-
-    def _gap_count(self, batch: Batch) -> int:
-        """``gap_samples``; with a window so many that they hold no more elements than a step reads, two at least."""
-        config = self.config
-        if config.window is None:
-            return config.gap_samples
-        return max(2, min(config.gap_samples, config.batch_size * config.window // max(1, batch[0].shape[1])))
-
-    def _gap_of_all(self, batch: Batch) -> float:
-        """The order gap of a global batch, else of the fixed samples, NaN where neither has two sets with a pair."""
-        first = piece_sizes(*batch, None)[0][: self._gap_count(batch)]
-        measured = torch.zeros(2, dtype=torch.float64, device=self.device)  # sum of the gaps, how many there are
-        if int((first >= 2).sum()) >= 2:
-            measured[0], measured[1] = self._gap_of(batch, self.draws), 1
-        if self.world > 1:
-            measured = reduce(measured, "sum")
-        total, count = measured.tolist()
-        if count:
-            return total / count
-        return math.nan if self.gap_batch is None else self._gap_of(self.gap_batch, self._fixed_draws())
-
-    def _fixed_draws(self) -> torch.Generator:
-        return generator_of(self.device, self.config.seed, 3)
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        make = self.config.optimizer
-        if callable(make):
-            return make(self.parameters)
-        return OPTIMIZERS[make](self.parameters, lr=self.config.learning_rate, weight_decay=self.config.weight_decay)
-
-    def _make_schedule(self) -> Any:
-        config = self.config
-        if config.schedule == "one-cycle":
-            cycles = config.optimizer in ("adam", "adamw", "sgd")  # the momentum of others is not ours to move
-            return torch.optim.lr_scheduler.OneCycleLR(
-                self.optimizer, config.learning_rate, self.total_steps + 1, cycle_momentum=cycles
-            )
-        mode: Any = "max" if config.maximize and self.validation is not None else "min"
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(
-            self.optimizer, mode, factor=config.plateau_factor, patience=config.plateau_patience
-        )
-
 
 def _device(name: str) -> torch.device:
     try:
@@ -691,20 +532,7 @@ def _device(name: str) -> torch.device:
 
 def reads_in_windows(model: nn.Module) -> bool:
     """Whether a model can be trained by truncated backpropagation: it encodes, scans and reads out."""
-    return _has_recurrence(model) and hasattr(model, "readout")
-
-
-def _has_recurrence(model: nn.Module) -> bool:
-    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode")
-
-
-def _gap_batch(model: nn.Module, data: SetData, config: TrainConfig) -> Batch | None:
-    """The fixed samples on which the gap is measured, None where there is none to measure."""
-    first = torch.arange(min(config.gap_samples, len(data)), device=data.offsets.device)
-    measurable = _has_recurrence(model) and not getattr(model, "invariant", False)
-    if not measurable or int((data.lengths[first] >= 2).sum()) < 2:
-        return None
-    return data.batch(first)
+    return has_recurrence(model) and hasattr(model, "readout")
 
 
 def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
