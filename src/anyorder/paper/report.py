@@ -457,7 +457,8 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
         elif chart.metric == "accuracy":
             bottom = max(0.0, axes.get_ylim()[0])
             high = axes.get_ylim()[1]
-            axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if high > 0.9 else high)
+            near = 1 - high < (high - bottom) / 2  # then all of it is shown
+            axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom) if near else high)
             axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 1.0001])
         elif logarithmic:
             axes.set_yscale("log")
