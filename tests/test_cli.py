@@ -295,7 +295,7 @@ def test_a_model_of_torch_geometric_is_trained_and_predicts(tmp_path):
     train = TRAIN.replace("--hidden 4", "--model pyg-set2set --hidden 4")
     env = {**os.environ, "ANYORDER_HOME": str(tmp_path / "home")}
     for words in (train, "predict model t.csv --out p.csv"):
-        command = [sys.executable, "-m", "anyorder.cli", *words.split()]
+        command = [sys.executable, "-m", "anyorder", *words.split()]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert len(pd.read_csv(tmp_path / "p.csv")) == 24

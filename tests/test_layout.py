@@ -26,6 +26,7 @@ SOURCE = Path(ao.__file__).parent
 ROOT = Path(__file__).parents[1]
 # A room may import only from the rooms after it.
 ROOMS = [
+    "__main__",
     "cli",
     "commands",
     "usage",

@@ -400,6 +400,7 @@ def test_half_ranges_weights_are_drawn_where_they_were_searched_a_line_a_rate():
     assert {label: [s.values[0] for s in points.values()] for label, points in lines.items()} == {
         "plain, learning rate 0.02": pytest.approx([0.52]),
         "sire, learning rate 0.01": pytest.approx([0.51] * 2),
+        "sire, learning rate 0.015": pytest.approx([0.515] * 2),
         "sire, learning rate 0.02": pytest.approx([0.52] * 2),
     }
 

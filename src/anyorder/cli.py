@@ -319,7 +319,3 @@ def _fault_of_the_user(error: Exception) -> str | None:
     from anyorder._rules import InputError, InputTypeError
 
     return str(error) if isinstance(error, (InputError, InputTypeError, OSError)) else None
-
-
-if __name__ == "__main__":
-    main()

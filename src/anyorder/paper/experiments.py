@@ -227,8 +227,8 @@ _half_range = Plan(
     over={"n": [10, 15, 20], "labels": [5000, 20000, 100000]},
     fixed={**ORDERED, "steps": 4000, "epochs": 20, "checkpoint": True},
     methods={
-        "plain": grid(learning_rate=[0.005, 0.01, 0.015, 0.02]),
-        "sire": [{**c, **SWAPS} for c in grid(learning_rate=[0.01, 0.02], penalty_weight=[0.01, 0.1])],
+        "plain": grid(learning_rate=[0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02]),
+        "sire": [{**c, **SWAPS} for c in grid(learning_rate=[0.01, 0.015, 0.02], penalty_weight=[0.01, 0.1])],
     },
     seeds=5,
     tune_on={"n": 15},
@@ -246,8 +246,8 @@ HALF_RANGE = Experiment(
     "runs with 100,000 scatter widely at the rate that was chosen for n = 15, so that no difference is clear.",
     choices="The paper does not say how many samples it trains on; the gain is drawn against their number. Adjacent "
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
-    "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among four "
-    "learning rates, sire among two rates by two weights, at n = 15 for each number of samples, from one seed; the "
+    "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among six "
+    "learning rates, sire among three rates by two weights, at n = 15 for each number of samples, from one seed; the "
     "choice is reused at n = 10 and 20.",
     run=run_task,
     plans={
