@@ -319,6 +319,17 @@ def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(run, here
     np.testing.assert_allclose(read[["probability_down", "probability_up"]], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("written", "ids"), [("{}", [-2, 0, 12]), ("0{}", ["0-2", "00", "012"]), ("{}.0", ["-2.0", "0.0", "12.0"])]
+)
+def test_ids_of_a_csv_file_are_whole_numbers_in_parquet_only_where_all_are_written_so(run, here, written, ids):
+    rows = visits(3, seed=1)
+    rows["visit"] = rows["visit"].map(dict(zip(dict.fromkeys(rows["visit"]), [-2, 0, 12], strict=True)))
+    rows.assign(visit=rows["visit"].map(written.format)).to_csv("new.csv", index=False)
+    assert run("predict model new.csv --out p.parquet")[0] == 0
+    assert pd.read_parquet("p.parquet")["visit"].tolist() == ids
+
+
 def test_regression_predicts_numbers_in_their_own_units(run, tmp_path):
     rows = visits(60, outcome=lambda r: 1000 + 100 * r.groupby("visit")["dose"].transform("sum"))
     rows.to_csv("t.csv", index=False)

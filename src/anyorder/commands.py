@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import torch
 from torch import Tensor
 
 from anyorder._checks import InputError, InputTypeError, real_number, whole_number
+from anyorder._files import table_ending
 from anyorder.audit import audit
 from anyorder.audit_report import Comparison, Report
 from anyorder.estimators import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
@@ -174,7 +176,7 @@ def predict_table(
     read = trained.schema.read(table, progress=progress)
     _tell_unseen(read, say)
     outputs = trained.outputs(read.data, orderings)
-    columns: list[Any] = [read.set_ids]
+    columns: list[Any] = [_typed(read.set_ids) if table_ending(table) in ("csv", "tsv", "txt") else read.set_ids]
     if trained.schema.classes is not None:
         columns += [[trained.schema.classes[i] for i in outputs.argmax(axis=1)], *outputs.T]
     else:
@@ -435,6 +437,13 @@ def _flat(elements: Tensor, lengths: Tensor | None) -> SetData:
         return SetData.of(elements)
     inside = torch.arange(elements.shape[1]) < lengths[:, None]
     return SetData(elements[inside], torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+
+def _typed(ids: pa.Array) -> pa.Array:
+    """Ids of a text file as whole numbers, if each is written as one is: others may then join by them."""
+    if pc.all(pc.match_substring_regex(ids, r"^(0|-?[1-9]\d{0,17})$")).as_py():
+        return ids.cast(pa.int64())
+    return ids
 
 
 def _table_bytes(table: pa.Table, ending: str) -> bytes:
