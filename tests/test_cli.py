@@ -180,6 +180,8 @@ SLIPS = {
     "reproduce nosuch": "experiment must be one of",
     "reproduce parity --scale laptp": "did you mean 'laptop'?",
     "reproduce parity --engine rai": "engine must be one of",
+    "reproduce parity --jobs 0": "--jobs must be at least 1; got 0",
+    "reproduce parity --seeds 0": "--seeds must be at least 1; got 0",
     "data where nosuch": "source must be one of",
 }
 

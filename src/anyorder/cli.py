@@ -257,7 +257,7 @@ def reproduce(
     """Run one table or figure of the paper; what is already in the rows is not run again."""
     from anyorder.usage import check_reproduce
 
-    check_reproduce(experiment, scale, engine)
+    check_reproduce(experiment, scale, engine, **_given(jobs=jobs, cpus=cpus, seeds=seeds))
     from anyorder.paper.reproduce import reproduce as run
 
     methods = None if only is None else [name.strip() for name in only.split(",")]

@@ -95,11 +95,13 @@ def check_export(model: str, onnx: str, *, force: bool) -> None:
     require_model_folder(model)
 
 
-def check_reproduce(experiment: str, scale: str, engine: str) -> None:
-    """Refuse an experiment, a scale or an engine that does not exist."""
+def check_reproduce(experiment: str, scale: str, engine: str, **counts: int) -> None:
+    """Refuse an experiment, a scale or an engine that does not exist, and counts below 1."""
     one_of("experiment", experiment, (*_names.SYNTHETIC, *_names.REAL, *_names.GROUPS))
     one_of("scale", scale, _names.SCALES)
     one_of("engine", engine, _names.ENGINES)
+    for name, count in counts.items():
+        whole_number(_option(name), count)
 
 
 def number_or(word: str, name: str, text: str, **rule: float) -> float | str:
