@@ -105,6 +105,7 @@ def test_a_model_with_units_takes_them_out_before_it_rounds(kind):
     stream.update((2.0**31 + steps).astype(kind))
     expected = model.inner(torch.tensor(steps / 100, dtype=torch.float32)[None])[0]
     torch.testing.assert_close(stream.value(), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(model(torch.tensor(2.0**31 + steps)[None])[0], expected, atol=1e-6, rtol=1e-6)
 
 
 def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
