@@ -187,6 +187,8 @@ def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:
             "scan, long": long.plain,
             "nn.LSTM": lstm.torch_module,
             "lstm kept": lstm.states_kept,
+            "lstm prefix": lstm.penalised(ao.SIRE(states="prefix", window=1)),
+            "lstm subset": lstm.penalised(ao.SIRE()),
         },
         repetitions,
     )
@@ -202,6 +204,14 @@ def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:
         "lstm_scan_over_nn_lstm": entry(
             seconds["lstm kept"] / seconds["nn.LSTM"],
             "training step on an LSTM scan with every (h, c) kept over the same on nn.LSTM",
+        ),
+        "lstm_sire_prefix_over_nn_lstm": entry(
+            seconds["lstm prefix"] / seconds["nn.LSTM"],
+            'training step of an LSTM with SIRE(states="prefix", window=1) over the plain step on nn.LSTM',
+        ),
+        "lstm_sire_subset_over_nn_lstm": entry(
+            seconds["lstm subset"] / seconds["nn.LSTM"],
+            'training step of an LSTM with SIRE(states="subset") over the plain step on nn.LSTM',
         ),
     }
 

@@ -82,6 +82,8 @@ ROOMS = [
     "recurrence",
     "trajectory",
     "gru",
+    "lstm",
+    "packed",
     "orderings",
     "ragged",
     "_columns",

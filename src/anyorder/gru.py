@@ -1,34 +1,18 @@
-"""A layer of GRU over packed rows on a CPU: one function with a backward pass of its own.
+"""A layer of GRU over packed rows on a CPU: one function with a backward pass of its own (see :mod:`anyorder.packed`).
 
-torch's CPU kernel leaves a graph of a dozen nodes a step, and its backward pass adds a small matrix product to the
-weights' gradients at each. Here a step forward is seven calls in place, a step back is five, and the weights' gradients
-are one large product for every stretch of steps. Stretches are short enough to stay in the processor's cache.
+A step forward is seven calls, a step back is five.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-STRETCH = 2**18  # numbers in the gates of a stretch of steps: a megabyte in single precision
-
-
-def applies(rows: Tensor) -> bool:
-    """Whether :func:`scan` can stand in for torch's kernel: eager, on a CPU, in one precision, nothing transformed."""
-    return (
-        rows.device.type == "cpu"
-        and torch.is_grad_enabled()  # without gradients torch's kernel is as fast
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
+from anyorder.packed import differentiable_backward, rows_before, stretches
 
 
 def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -65,7 +49,7 @@ class _Scan(torch.autograd.Function):
         state, recurrent = first[: sizes[0]], w_hh.t()
         product = rows.new_empty(sizes[0], 3 * hidden)
         of_rz, of_n = product.split([2 * hidden, hidden], 1)
-        for steps in _stretches(sizes, 3 * hidden):
+        for steps in stretches(sizes, 3 * hidden):
             span, counts = slice(offsets[steps.start], offsets[steps.stop]), sizes[steps.start : steps.stop]
             gates = torch.addmm(b_ih, rows[span], w_ih.t())
             m = rows.new_empty(len(gates), hidden)
@@ -89,10 +73,11 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, to_states: Tensor | None, to_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors[:6]
+        rows, first, w_ih, w_hh, b_ih, b_hh, states, *kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
-            return *_differentiable_backward(inputs, ctx.needs_input_grad, ctx.sizes, to_states, to_last), None
-        rows, first, w_ih, w_hh, _, _, states, *kept = ctx.saved_tensors
+            weights, asked = (w_ih, w_hh, b_ih, b_hh), (to_states, to_last)
+            wanted = ctx.needs_input_grad
+            return *differentiable_backward(_cell, rows, [first], weights, wanted, ctx.sizes, asked), None
         hidden = w_hh.shape[1]
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         to_w_ih, to_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
@@ -100,11 +85,11 @@ class _Scan(torch.autograd.Function):
         carried = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
         running = carried[:0]
         sizes, offsets = ctx.sizes, [0, *accumulate(ctx.sizes)]
-        for steps in reversed(list(_stretches(sizes, 3 * hidden))):
+        for steps in reversed(list(stretches(sizes, 3 * hidden))):
             span, counts = slice(offsets[steps.start], offsets[steps.stop]), sizes[steps.start : steps.stop]
             m, gates = kept.pop(), kept.pop()
             r, z, n = gates.split(hidden, 1)
-            before = torch.cat([states[offsets[t - 1] :][: sizes[t]] if t else first[: sizes[0]] for t in steps])
+            before = rows_before(first, states, steps, sizes, offsets)
             # What the gradient of the state is multiplied by, for the input of each gate; the same for all steps.
             keep = 1 - z
             to_n = torch.addcmul(keep, n * n, keep, value=-1)
@@ -134,39 +119,5 @@ class _Scan(torch.autograd.Function):
         return to_rows, carried, to_w_ih, to_w_hh, to_b_ih, to_b_hh, None
 
 
-def _stretches(sizes: Sequence[int], width: int) -> Iterator[range]:
-    """Steps in runs, in order; the gates of a run, ``width`` numbers a row, are at most ``STRETCH`` numbers.
-
-    >>> list(_stretches([4, 4, 3, 1], STRETCH // 8))
-    [range(0, 2), range(2, 4)]
-    """
-    begin = count = 0
-    for step, size in enumerate(sizes):
-        if step > begin and (count + size) * width > STRETCH:
-            yield range(begin, step)
-            begin, count = step, 0
-        count += size
-    yield range(begin, len(sizes))
-
-
-def _differentiable_backward(
-    inputs: Sequence[Tensor],
-    wanted: Sequence[bool],
-    sizes: Sequence[int],
-    to_states: Tensor | None,
-    to_last: Tensor | None,
-) -> list[Tensor | None]:
-    """The gradients of ``inputs`` by torch's own cell, so that they can be differentiated again."""
-    inputs = [tensor.view_as(tensor) for tensor in inputs]  # one may depend on another: ask for direct gradients alone
-    rows, first, *weights = inputs
-    state, steps, ended = first[: sizes[0]], [], [first[sizes[0] :]]
-    for part in rows.split(list(sizes)):
-        ended.append(state[len(part) :])
-        state = torch.gru_cell(part, state[: len(part)], *weights)
-        steps.append(state)
-    outputs = [torch.cat(steps), torch.cat([state, *reversed(ended)])]
-    pairs = [(out, to) for out, to in zip(outputs, (to_states, to_last), strict=True) if to is not None]
-    asked = [tensor for tensor, want in zip(inputs, wanted, strict=False) if want]
-    reached, given = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(reached, asked, given, create_graph=True))
-    return [next(found) if want else None for want in wanted[: len(inputs)]]
+def _cell(row: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.gru_cell(row, state[0], *weights)]

@@ -171,14 +171,15 @@ class RecurrentSetModel(SetModel):
         if averaged and not return_trajectory:
             return self._average(elements, lengths)
         elements_in, lengths_in, _ = self.door(elements, lengths)
-        trajectory: Trajectory = self.recurrence.scan_encoded(self.encoder(elements_in), lengths_in)
+        encoded = self.encoder(elements_in)
+        trajectory: Trajectory = self.recurrence.scan_encoded(encoded, lengths_in, last_alone=not return_trajectory)
         out = self._average(elements, lengths) if averaged else self.readout(trajectory.last)
         return (out, trajectory) if return_trajectory else out
 
     def _average(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
         def once(elements: Tensor, lengths: Tensor | None) -> Tensor:
             elements, lengths, _ = self.door(elements, lengths)
-            return self.readout(self.recurrence.scan_encoded(self.encoder(elements), lengths).last)
+            return self.readout(self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=True).last)
 
         elements, lengths = self.door.check(elements, lengths)
         return average_over_orderings(once, elements, lengths, orderings=self.orderings, seed=self.seed)

@@ -319,7 +319,7 @@ class _Batch:
         longest = int(length.max())
         chosen = reorder(self.elements[sample], order[:, :longest])
         state = self.scanned.starts(sample) if self.scanned is not None and self.scanned.continued else None
-        return self.recurrence.scan_unchecked(chosen, length, state=state).last
+        return self.recurrence.scan_unchecked(chosen, length, state=state, last_alone=True).last
 
     def spread(self) -> Tensor:
         """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖².

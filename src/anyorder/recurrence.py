@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyorder import gru
+from anyorder import gru, lstm
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
+from anyorder.packed import applies
 from anyorder.trajectory import Layout, LSTMRows, Rows, State, Trajectory, form, shapes, spell, tree_leaves, tree_map
 
 _SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
@@ -100,21 +101,30 @@ class Recurrence(nn.Module):
         return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
 
     def scan_encoded(
-        self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None
+        self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None, last_alone: bool = False
     ) -> Trajectory:
         """:meth:`scan` of what a model made of a checked batch; NaN there is of weights that diverged, not of data."""
         self._check_elements(elements)
-        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
+        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training, last_alone=last_alone)
 
     def scan_unchecked(
-        self, elements: Tensor, lengths: Tensor | None, *, state: State | None = None, dropout: bool = False
+        self,
+        elements: Tensor,
+        lengths: Tensor | None,
+        *,
+        state: State | None = None,
+        dropout: bool = False,
+        last_alone: bool = False,
     ) -> Trajectory:
-        """:meth:`scan` for input that has been checked; ``dropout=False`` turns the module's own off."""
+        """:meth:`scan` for input that has been checked; ``dropout=False`` turns the module's own off.
+
+        ``last_alone`` tells that only the last state will be read, which is cheaper for some; the others can be had.
+        """
         start = self.start(elements.shape[0]) if state is None else state
         layout = Layout(elements, lengths)
         if not layout.sizes:
             return Trajectory(self, elements, lengths, start, start, None, layout, False, state is not None)
-        last, select, dropped = self._run(layout.pack(elements), layout, start, dropout)
+        last, select, dropped = self._run(layout.pack(elements), layout, start, dropout, last_alone)
         return Trajectory(self, elements, lengths, start, last, select, layout, dropped, state is not None)
 
     def _require_state(self, state: State, batch: int, name: str) -> None:
@@ -140,7 +150,7 @@ class Recurrence(nn.Module):
         pass
 
     def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         """Scan packed ``rows``: (last state, a function from row numbers to states, was dropout applied)."""
         raise TypeError(f"{type(self).__name__} must define _run")
@@ -195,7 +205,7 @@ class StepRecurrence(Recurrence):
                 module.training = True
 
     def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         dropout = dropout and any(m.training for m in self._may_drop)
         step = self._checked if dropout else self.step
@@ -235,7 +245,7 @@ def _randomness(device: torch.device) -> Tensor | None:
 
 
 class NativeRecurrence(Recurrence):
-    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's kernels or, for a GRU, ours.
+    """nn.RNN, nn.GRU, nn.LSTM with any number of layers, and their cells, on torch's kernels or ours.
 
     State of one layer: ``[B, H]``; of L > 1 layers: ``[B, L, H]``; of an LSTM: the pair (h, c) of these.
     """
@@ -332,7 +342,7 @@ class NativeRecurrence(Recurrence):
         return layers[0] if self._layers == 1 else tree_map(lambda *leaves: torch.stack(leaves, 1), *layers)
 
     def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool
+        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
     ) -> tuple[State, Callable[[Tensor], State], bool]:
         dropped = dropout and self.module.training and self._dropout > 0 and self._layers > 1
         inputs = rows
@@ -341,14 +351,10 @@ class NativeRecurrence(Recurrence):
         for layer in range(self._layers):
             if layer and dropped:
                 inputs = F.dropout(inputs, self._dropout, training=True)
-            first = self._of_layer(start, layer)
-            weights = self._weights(layer)
-            outputs, last = self._run_kernel(inputs, layout, first, weights)
+            first, weights = self._of_layer(start, layer), self._weights(layer)
+            outputs, last, states = self._run_layer(inputs, layout, first, weights, last_alone)
             lasts.append(last)
-            if self.is_lstm:
-                kept.append(LSTMRows(inputs, outputs, first, weights, self.module.bias, layout))
-            else:
-                kept.append(Rows([outputs]))
+            kept.append(states)
             inputs = outputs
 
         def select(row: Tensor) -> State:
@@ -356,22 +362,27 @@ class NativeRecurrence(Recurrence):
 
         return self._stack(lasts), select, dropped
 
-    def _run_kernel(self, rows: Tensor, layout: Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """One layer: (outputs as rows, last state of each sample)."""
+    def _run_layer(
+        self, rows: Tensor, layout: Layout, first: State, weights: list[Tensor], last_alone: bool
+    ) -> tuple[Tensor, State, Rows | LSTMRows]:
+        """One layer: (outputs as rows, last state of each sample, the states passed)."""
         initial = tree_leaves(layout.sort(first))
-        run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
-        if self._kernel is torch.gru and gru.applies(rows):
-            run = self._run_gru
-        outputs, ends = run(rows, layout, initial, weights)
+        states: Rows | LSTMRows
+        own, projected = applies(rows), getattr(self.module, "proj_size", 0)
+        if own and self._kernel is torch.gru:
+            outputs, *ends = gru.scan(rows, layout.sizes, initial[0], weights)
+            states = Rows([outputs])
+        elif own and self.is_lstm and not projected and (layout.ragged or not last_alone):  # else torch's is faster
+            outputs, cells, *ends = lstm.scan(rows, layout.sizes, initial, weights)
+            states = Rows([(outputs, cells)])
+        else:
+            run = self._run_packed if layout.ragged and rows.is_cuda else self._run_segments
+            outputs, ends = run(rows, layout, initial, weights)
+            states = Rows([outputs])
+            if self.is_lstm:
+                states = LSTMRows(rows, outputs, first, weights, self.module.bias, layout)
         last = [layout.unsort(end) for end in ends]
-        return outputs, tuple(last) if self.is_lstm else last[0]
-
-    def _run_gru(
-        self, rows: Tensor, layout: Layout, state: list[Tensor], weights: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Our own pass over all rows at once, faster on a CPU than torch's."""
-        outputs, last = gru.scan(rows, layout.sizes, state[0], weights)
-        return outputs, [last]
+        return outputs, tuple(last) if self.is_lstm else last[0], states
 
     def _run_segments(
         self, rows: Tensor, layout: Layout, state: list[Tensor], weights: list[Tensor]

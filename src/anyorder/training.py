@@ -315,7 +315,8 @@ class _Run:
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
                 start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
-                trajectory = model.recurrence.scan_encoded(model.encode(elements, lengths), lengths, state=state)
+                encoded = model.encode(elements, lengths)
+                trajectory = model.recurrence.scan_encoded(encoded, lengths, state=state, last_alone=not weight)
                 if weight and self._has_mates(lengths):
                     penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
                     penalty = penalty * ((lengths >= 2).sum() / pairs)

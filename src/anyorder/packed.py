@@ -1,0 +1,79 @@
+"""What our own passes of a GRU and an LSTM over packed rows on a CPU have in common.
+
+torch's CPU kernels leave a graph of a dozen nodes a step, and their backward pass adds a small matrix product to the
+weights' gradients at each. Ours are one autograd function a layer: a few calls in place a step, and the weights'
+gradients are one large product for every stretch of steps. Stretches are short enough to stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+STRETCH = 2**18  # numbers in the gates of a stretch of steps: a megabyte in single precision
+
+
+def applies(rows: Tensor) -> bool:
+    """Whether they can stand in for torch's kernels: eager, on a CPU, in one precision, nothing transformed."""
+    return (
+        rows.device.type == "cpu"
+        and torch.is_grad_enabled()  # without gradients torch's kernels are as fast
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
+def stretches(sizes: Sequence[int], width: int) -> Iterator[range]:
+    """Steps in runs, in order; the gates of a run, ``width`` numbers a row, are at most ``STRETCH`` numbers.
+
+    >>> list(stretches([4, 4, 3, 1], STRETCH // 8))
+    [range(0, 2), range(2, 4)]
+    """
+    begin = count = 0
+    for step, size in enumerate(sizes):
+        if step > begin and (count + size) * width > STRETCH:
+            yield range(begin, step)
+            begin, count = step, 0
+        count += size
+    yield range(begin, len(sizes))
+
+
+def rows_before(first: Tensor, states: Tensor, steps: range, sizes: Sequence[int], offsets: Sequence[int]) -> Tensor:
+    """The states that the rows of ``steps`` were computed from: ``first``, or those of the step before."""
+    return torch.cat([states[offsets[t - 1] :][: sizes[t]] if t else first[: sizes[0]] for t in steps])
+
+
+def differentiable_backward(
+    cell: Callable[..., Sequence[Tensor]],
+    rows: Tensor,
+    first: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    wanted: Sequence[bool],
+    sizes: Sequence[int],
+    given: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Gradients of ``rows``, ``first`` and ``weights`` by torch's own cell, so that they can be differentiated again.
+
+    ``cell(row, state, weights) -> state``, where a state is as many tensors as ``first``; ``given`` are the gradients
+    of their rows and then of their last ones; ``wanted`` tells which of the inputs have a gradient.
+    """
+    inputs = [t.view_as(t) for t in (rows, *first, *weights)]  # one may depend on another: direct gradients alone
+    rows, first, weights = inputs[0], inputs[1 : 1 + len(first)], inputs[1 + len(first) :]
+    state, steps, ended = [leaf[: sizes[0]] for leaf in first], [], [[leaf[sizes[0] :] for leaf in first]]
+    for part in rows.split(list(sizes)):
+        ended.append([leaf[len(part) :] for leaf in state])
+        state = list(cell(part, [leaf[: len(part)] for leaf in state], weights))
+        steps.append(state)
+    passed = [torch.cat(leaves) for leaves in zip(*steps, strict=True)]
+    last = [torch.cat(leaves) for leaves in zip(state, *reversed(ended), strict=True)]
+    pairs = [(out, to) for out, to in zip([*passed, *last], given, strict=True) if to is not None]
+    asked = [tensor for tensor, want in zip(inputs, wanted, strict=False) if want]
+    reached, cotangents = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(reached, asked, cotangents, create_graph=True))
+    return [next(found) if want else None for want in wanted[: len(inputs)]]
