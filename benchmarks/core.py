@@ -107,7 +107,7 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
         "prefix_1": trainer.penalised(ao.SIRE(states="prefix", window=1)),
         "prefix_8": trainer.penalised(ao.SIRE(states="prefix", window=1, pairs=8)),
     }
-    close = medians(prefix, 2 * repetitions)  # small differences want more repetitions, side by side
+    close = medians(prefix, 4 * repetitions)  # small differences want more repetitions, side by side
     seconds = medians(
         {
             **prefix,
