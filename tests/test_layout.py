@@ -34,6 +34,7 @@ ROOMS = [
     "demo",
     "paper.reproduce",
     "paper.report",
+    "paper.charts",
     "paper.verdicts",
     "paper.real_verdicts",
     "paper.statistics",

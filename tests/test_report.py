@@ -12,8 +12,9 @@ from matplotlib.figure import Figure as Canvas
 
 from anyorder import InputError
 from anyorder._checks import Diverged
+from anyorder.paper.charts import default_charts, draw, lines_of
 from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.report import default_charts, draw, lines_of, markdown, section_of, summary_table, write_report
+from anyorder.paper.report import markdown, section_of, summary_table, write_report
 from anyorder.paper.statistics import (
     Claim,
     Sample,

@@ -40,6 +40,24 @@ def short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def spelled(setting: dict[str, Any]) -> str:
+    """A setting in words.
+
+    >>> spelled({"penalty_weight": 10.0, "cell": "gru"})
+    'penalty weight 10, cell gru'
+    """
+    return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
+
+
+def varied(candidates: Sequence[Any]) -> list[str]:
+    """The settings in which candidates differ."""
+    return sorted({key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1})
+
+
 def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
     """Every combination of the choices, the last varying fastest.
 
