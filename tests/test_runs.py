@@ -63,6 +63,12 @@ def test_pooling_ignores_order_and_unlabelled_samples_reach_the_penalty(tmp_path
     assert alone[0]["metrics"] != helped[0]["metrics"]
 
 
+def test_pi_sgd_is_measured_by_the_mean_of_many_orderings_and_by_one(tmp_path):
+    figures = run("pi-sgd", tmp_path)[0]["metrics"]
+    assert figures["mae"] < figures["mae_one_ordering"]  # errors of a model that heeds order average out
+    assert not any(name.endswith("_one_ordering") for name in run("plain", tmp_path)[0]["metrics"])
+
+
 def test_a_budget_reports_the_weight_it_found(tmp_path):
     found = run("sire+budget", tmp_path, target_gap=0.001, penalty_weight=None)[0]["metrics"]
     assert found["final_weight"] > 1.0

@@ -27,7 +27,8 @@ PENALTIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "sire": lambda s: SIRE(states=s.get("states", "subset"), pairs=s.get("pairs", 1), window=s.get("window")),
     "sub": lambda s: SUB(pairs=s.get("pairs", 1)),
 }
-VOTES = 20  # orderings that π-SGD votes over at test time, as in Janossy pooling's code
+VOTES = 20  # orderings that π-SGD averages over at test time, as many as in Janossy pooling's code
+ONE_ORDERING = "_one_ordering"  # ends the names of its figures without that
 CURVE_POINTS = 30
 
 
@@ -53,10 +54,13 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
     validation = drawn["validation"]
 
     def figures(data: SetData) -> dict[str, float]:
-        outputs = prepare.in_label_units(_predict(trial.method, model, prepare(data)).cpu())
         assert data.targets is not None
-        found = {"loss": task.loss(outputs, data.targets).item(), **task.metrics(outputs, data.targets)}
-        return {name: short(value) for name, value in found.items()}
+        found: dict[str, float] = {}
+        for suffix, outputs in _predictions(trial.method, model, prepare(data)).items():
+            outputs = prepare.in_label_units(outputs.cpu())
+            measured = {"loss": task.loss(outputs, data.targets).item(), **task.metrics(outputs, data.targets)}
+            found |= {name + suffix: short(value) for name, value in measured.items()}
+        return found
 
     batches = math.ceil(setting["labels"] / setting["batch_size"])
     epochs = max(1, round(setting["steps"] / batches), setting.get("epochs", 0))
@@ -182,11 +186,13 @@ class _Preparation:
         return outputs * self.scale + self.shift
 
 
-def _predict(method: str, model: nn.Module, data: SetData) -> Tensor:
+def _predictions(method: str, model: nn.Module, data: SetData) -> dict[str, Tensor]:
+    """Outputs by the suffix of their figures: π-SGD's are means over orderings, and once of the given one alone."""
+    once = predict(model, data)
     if method != "pi-sgd":
-        return predict(model, data)
+        return {"": once}
 
-    class Vote(nn.Module):
+    class Mean(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -194,7 +200,7 @@ def _predict(method: str, model: nn.Module, data: SetData) -> Tensor:
         def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
             return average_over_orderings(self.model, elements, lengths, orderings=VOTES)
 
-    return predict(Vote(), data)
+    return {"": predict(Mean(), data), ONE_ORDERING: once}
 
 
 @torch.no_grad()
