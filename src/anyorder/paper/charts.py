@@ -212,8 +212,14 @@ def _plot(axes: Axes, points: dict[float, Sample], colour: str, label: str, loga
 
 
 def labels_figure(rows: Sequence[Row]) -> Figure | None:
-    """Accuracy against the number of labels for four methods, to stand by itself; None without rows of them."""
-    names = {"plain": "plain GRU", "sire": "GRU with SIRE", "pi-sgd": "π-SGD", "deepsets": "DeepSets"}
+    """Accuracy against the number of labels for five methods, to stand by itself; None without rows of them."""
+    names = {
+        "plain": "plain GRU",
+        "sire": "GRU with SIRE",
+        "pi-sgd": "π-SGD",
+        "deepsets": "DeepSets",
+        "sire+shuffle": "SIRE, a fresh order each epoch",
+    }
     lines = {line.label: line for line in lines_of(Chart("labels", where={"alphabet": 20}), rows)}
     lines = {names[method]: lines[method] for method in names if method in lines}
     if not lines:
