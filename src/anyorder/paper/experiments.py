@@ -171,9 +171,7 @@ LABELS = [50, 100, 200, 500, 1000, 2000, 5000, 10000]
 
 def _seconds(trial: Trial) -> float:
     """Measured: milliseconds a step of 100 samples, times the steps, growing with the size of the sets."""
-    per_step = {"plain": 9.0, "pi-sgd": 14.0, "deepsets": 4.0, "set-transformer": 20.0}.get(trial.method, 20.0)
-    if trial.setting.get("states") == "prefix":
-        per_step = 12.5
+    per_step = {"plain": 7.0, "pi-sgd": 8.0, "deepsets": 2.0, "set-transformer": 9.0}.get(trial.method, 10.0)
     n = trial.setting["n"]
     size = n if isinstance(n, int) else n[1]
     steps = max(trial.setting["steps"], trial.setting.get("epochs", 0) * trial.setting["labels"] / 100)
@@ -349,7 +347,9 @@ LENGTHS = Experiment(
 )
 
 
-def _arithmetic(name: str, claim: str, *, weights: list[float], headline: str, short: str, reported: str) -> Experiment:
+def _arithmetic(
+    name: str, claim: str, *, weights: list[float], headline: str, short: str, reported: str, remark: str = ""
+) -> Experiment:
     shapes: dict[str, list[Any]] = {"cell": ["gru", "lstm"], "readout": [None, [100]]}
     recurrent = grid(**shapes, learning_rate=[0.002, 0.005, 0.01, 0.02])
     penalised = grid(**shapes, learning_rate=[0.02], penalty_weight=weights)
@@ -391,6 +391,7 @@ def _arithmetic(name: str, claim: str, *, weights: list[float], headline: str, s
         headline=headline,
         short=short,
         reported=reported,
+        remark=remark,
         charts=[Chart("n", headline)],
     )
 
@@ -402,6 +403,10 @@ SUM = _arithmetic(
     headline="accuracy",
     short="SIRE is ahead on sums as n grows",
     reported="ahead (a figure without numbers)",
+    remark="A rounded sum of n numbers below 100 asks a state of 80 bounded units for one of some 100 n values, "
+    "and 4,000 steps do not teach that to any recurrence here: training losses grow with n as errors do. The mean over "
+    "elements of DeepSets carries it without loss. What the penalty takes out is the part of the error that depends on "
+    "order; π-SGD takes out more of it at test time, by averaging 20 orderings, at 20 times the cost.",
 )
 RANGE = _arithmetic(
     "range",

@@ -194,7 +194,9 @@ def _labels(chosen: Sequence[Row], rows: Sequence[Row], goal: float = 0.9) -> li
             continue  # one number of labels says nothing about how many are needed
         said = {method: f"{method} {_number(labels_for(curve, goal), *ends)}" for method, curve in curves.items()}
         found.append(Claim(f"Labels needed for {goal:g}, numbers below {alphabet}: {'; '.join(said.values())}"))
-        few = ", ".join(said[method] for method in ("sire", "plain", "pi-sgd", "deepsets") if method in said)
+        few = ", ".join(
+            said[method] for method in ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets") if method in said
+        )
         shorts.append(f"numbers below {alphabet}: {few}")
         for mine, rival in itertools.product(curves, ("plain", "pi-sgd", "deepsets")):
             if mine.startswith("sire") and rival in curves:
