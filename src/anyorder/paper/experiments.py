@@ -405,8 +405,8 @@ SUM = _arithmetic(
     reported="ahead (a figure without numbers)",
     remark="A rounded sum of n numbers below 100 asks a state of 80 bounded units for one of some 100 n values, "
     "and 4,000 steps do not teach that to any recurrence here: training losses grow with n as errors do. The mean over "
-    "elements of DeepSets carries it without loss. Read in one ordering, "
-    "π-SGD does about as well as SIRE (the last line below); the mean of 20 orderings, at 20 times the cost, puts it ahead.",
+    "elements of DeepSets carries it without loss. Read in one ordering, π-SGD does about as well as SIRE (the last "
+    "line below); the mean of 20 orderings, at 20 times the cost, puts it ahead.",
 )
 RANGE = _arithmetic(
     "range",
