@@ -68,6 +68,23 @@ def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, pena
 # What it minimises ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_named_optimiser_takes_the_steps_of_torchs_own(name, dtype):
+    """Whichever of torch's implementations of a step is used, the weights it leads to are the same."""
+    start = torch.linspace(-1, 1, 20, dtype=dtype).reshape(4, 5)
+    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    config = TrainConfig(optimizer=name, learning_rate=0.05, weight_decay=0.1)
+    reference = OPTIMIZERS[name]([torchs], lr=0.05, weight_decay=0.1, foreach=False)
+    for parameter, optimizer in ((ours, config.make_optimizer([ours])), (torchs, reference)):
+        for _ in range(5):
+            optimizer.zero_grad()
+            (parameter - 0.3).pow(4).sum().backward()
+            optimizer.step()
+    assert not torch.allclose(ours, start)
+    torch.testing.assert_close(ours, torchs)
+
+
 SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
 
 
