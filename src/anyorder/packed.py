@@ -32,8 +32,8 @@ def applies(rows: Tensor) -> bool:
 def stretches(sizes: Sequence[int], width: int) -> Iterator[range]:
     """Steps in runs, in order; the gates of a run, ``width`` numbers a row, are at most ``STRETCH`` numbers.
 
-    >>> list(stretches([4, 4, 3, 1], STRETCH // 8))
-    [range(0, 2), range(2, 4)]
+    >>> list(stretches([4, 4, 4, 3, 1], STRETCH // 8))
+    [range(0, 2), range(2, 5)]
     """
     begin = count = 0
     for step, size in enumerate(sizes):
