@@ -151,10 +151,10 @@ def _figure(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str
                 axes.axhline(middle, color=colour, linestyle="--", linewidth=1.2, label=f"{line.label} (its choice)")
                 continue
             _plot(axes, {x: line.points[x] for x in places}, colour, line.label, logarithmic)
-        if chart.log:
-            axes.set_xscale("symlog", linthresh=1e-3) if any(0.0 in line.points for line in lines) else axes.set_xscale(
-                "log"
-            )
+        if chart.log and any(0.0 in line.points for line in lines):
+            axes.set_xscale("symlog", linthresh=1e-3)
+        elif chart.log:
+            axes.set_xscale("log")
         if chart.minus is not None:
             axes.axhline(0, color="#5b6472", linewidth=1)
         elif chart.metric == "accuracy":
