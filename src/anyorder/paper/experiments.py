@@ -415,6 +415,11 @@ RANGE = _arithmetic(
     headline="accuracy",
     short="SIRE is level with the best on ranges",
     reported="level (a figure without numbers)",
+    remark="The fewer numbers, the more their range varies and the more there is to learn: training losses grow as n "
+    "falls, and no recurrence has learnt n = 5 by the end of its 4,000 steps. The penalty does not help to fit: on "
+    "shuffled orderings validation chose its least weight. Attention, which can pick out the extremes, is ahead where "
+    "n is small. SIRE on shuffled orderings is above DeepSets from n = 10 on; read in one ordering, π-SGD does about "
+    "as well (the last line below).",
 )
 VARIANCE = _arithmetic(
     "variance",
