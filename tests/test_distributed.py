@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 RUN = """
-    import json, os, sys, torch, accelerate, anyorder as ao
+    import atexit, json, os, sys, torch, accelerate, anyorder as ao
     from anyorder.tables import SetData
     from anyorder.training import TrainConfig, train
     from safetensors.torch import save_file
 
     torch.set_num_threads(1)
     out, jobs = sys.argv[1], json.loads(sys.argv[2])
+
+    @atexit.register  # the last to run, since it is the first that was registered
+    def note_what_is_left():
+        names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+        with open(f"{out}/left-{os.environ.get('RANK', 0)}", "w") as file:
+            json.dump([torch.distributed.is_initialized(), names], file)
+
     g = torch.Generator().manual_seed(0)
 
     def sets(sizes):
@@ -151,6 +158,14 @@ def test_an_estimator_without_random_state_is_the_same_on_all_processes(runs):
     folder, _ = runs
     one, other = weights(folder, "estimator", 0, 2), weights(folder, "estimator", 1, 2)
     assert all(one[key].equal(other[key]) for key in one)
+
+
+def test_no_process_ends_with_threads_of_the_group_left(runs):
+    folder, _ = runs
+    for rank in range(2):
+        grouped, threads = json.loads((folder / f"left-{rank}").read_text())
+        assert not grouped
+        assert not [name for name in threads if "gloo" in name], threads
 
 
 def test_every_process_says_how_fast_it_went(runs):

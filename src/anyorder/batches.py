@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib
+import os
 from collections.abc import Iterator
 
 import accelerate
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from anyorder._checks import InputError
@@ -73,8 +77,17 @@ def mean_one(weights: Tensor) -> Tensor:
 
 def processes(device: str) -> accelerate.PartialState:
     """The processes that ``accelerate launch`` or torchrun started together; one where neither did."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        importlib.import_module("torch._dynamo")  # optimisers import it; after the group began it would keep it alive
+        atexit.register(_leave)
     # Accelerate wants to be told that several processes shall talk over gloo.
     return accelerate.PartialState(cpu=device == "cpu" or not torch.accelerator.is_available())
+
+
+def _leave() -> None:
+    """End the group's threads: those that still run when the interpreter ends can abort it, with all work done."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def seed_of(*parts: int) -> int:
