@@ -398,7 +398,7 @@ _mnist = Plan(
         "labels": 1.0,
         "hidden": 128,
         "gate_bias_span": 200,
-        "epochs": 15,
+        "epochs": 12,
         "batch_size": 64,
         "learning_rate": 0.006,
         "validation": 1 / 12,
@@ -425,7 +425,7 @@ PERTURBED_MNIST = Experiment(
     choices="Each image is reordered inside consecutive windows of 4 and then of 7 pixels (a pixel moves 9 places at "
     "most, not 11). One pixel a step. The GRU's update-gate biases come from log U(1, 200) in every recurrent arm: "
     "without it the loss does not move for hundreds of steps, and a plain GRU stays far below what it can do. Pixels "
-    "are standardised. One cycle of 15 epochs to a rate of .006 (CNN: .001) in batches of 64; the best epoch on "
+    "are standardised. One cycle of 12 epochs to a rate of .006 (CNN: .001) in batches of 64; the best epoch on "
     "5,000 held-out images is kept. One candidate a method: the penalty's weight is 30, with eight swaps a sample "
     "and step.",
     run=run_split,
