@@ -549,13 +549,34 @@ def test_what_fails_is_said_with_our_understanding_of_it_and_tables_are_not_repe
     assert [claim.text for claim in alone.sentences] == ["another"]
 
 
+def test_what_was_not_run_is_named_with_its_command_and_hours(tmp_path):
+    experiment = EXPERIMENTS["parity"]
+    rows = rows_of("parity", lambda trial, n: 0.9)
+    whole = section_of(experiment, "laptop", rows)
+    assert whole.seconds_left == 0
+    # Five seeds of six candidates and fifteen further ones of the choice: plain and sire with three cells, DeepSets.
+    assert (6 * 5 + 15) * (3 * 8 + 3 * 12 + 12) == 54 * 60
+    assert whole.outlook == "The full protocol, --scale paper, takes about 54 min."
+    part = section_of(experiment, "laptop", [row for row in rows if row["method"] != "deepsets"])
+    assert part.seconds_left == (6 * 2 + 3) * 12  # the search's trials, and three further seeds of the choice
+    assert part.outlook.startswith("About 3 min are left. The full protocol")
+    assert part.outlook in markdown([part])
+    line = "| pointcloud-5000 | SIRE on clouds of 5000 points | sire+shuffle 0.899, deepsets 0.9 | "
+    line += "`anyorder reproduce pointcloud-5000 --scale laptop` | "
+    assert line in markdown([whole])
+    write_rows(tmp_path / "parity.jsonl", rows)
+    page = write_report(tmp_path)[1].read_text()
+    assert "<code>anyorder reproduce pointcloud-5000 --scale laptop</code>" in page
+    assert whole.outlook in page
+
+
 def test_experiments_without_rows_are_named_and_a_slow_trial_does_not_set_the_seconds():
     rows = rows_of("parity", lambda trial, n: 0.9)
     for row in rows:
         row["seconds"] = 1000.0 if row["seed"] == 0 else 10.0
     section = section_of(EXPERIMENTS["parity"], "laptop", rows)
     assert {entry.seconds for entry in section.entries} == {10.0}
-    assert "\nNo rows yet: sub-vs-sire, labels" in markdown([section])
+    assert "\n| sub-vs-sire | SIRE beats SUB from 200 samples | SIRE .792, SUB .759 | `anyorder" in markdown([section])
 
 
 def test_what_a_curve_does_not_have_is_not_drawn():

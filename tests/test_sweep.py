@@ -24,9 +24,9 @@ from anyorder import InputError, InputTypeError, _names
 from anyorder._checks import Diverged
 from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
-from anyorder.paper.reproduce import duration, reproduce
+from anyorder.paper.reproduce import reproduce
 from anyorder.paper.sweep import earlier_seconds, read_rows, run_trial, sweep, write_rows
-from anyorder.paper.trials import Trial
+from anyorder.paper.trials import Trial, duration
 
 CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
 

@@ -303,15 +303,16 @@ POINTCLOUD = _clouds(
     ],
 )
 
-_two_methods = {name: _pointcloud.methods[name][:1] for name in ("sire+shuffle", "deepsets")}
+# The dropouts that validation chose at 100 points: one candidate a method is what there is time for.
+_two_methods = {name: _pointcloud.methods[name][1:] for name in ("sire+shuffle", "deepsets")}
 _thousand = replace(
     _pointcloud, fixed={**_pointcloud.fixed, "points": 1000, "epochs": 15}, methods=_two_methods, seeds=1
 )
 POINTCLOUD_1000 = _clouds(
     "pointcloud-1000",
     "On ModelNet40 with 1000 points a GRU with SIRE reaches .878, DeepSets .872.",
-    "As in pointcloud, one seed, 15 epochs of the 9,843 shapes: what six hours on two cores carry, not the full "
-    "schedule; the learning curve shows how far it came.",
+    "As in pointcloud, with the dropouts chosen there, one seed, 15 epochs of the 9,843 shapes: what six hours on two "
+    "cores carry, not the full schedule; the learning curve shows how far it came.",
     plan=_thousand,
     paper=replace(_thousand, fixed={**_thousand.fixed, "epochs": 100}, seeds=5),
     expected=[

@@ -18,7 +18,7 @@ from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.pictures import picture_of
 from anyorder.paper.statistics import Claim, Sample, matching, pm, sample_of
 from anyorder.paper.sweep import read_rows, rows_path
-from anyorder.paper.trials import Experiment, Row, is_number, spelled, varied
+from anyorder.paper.trials import Experiment, Row, duration, is_number, spelled, varied
 from anyorder.paper.verdicts import claims_of
 from anyorder.storage import write_atomically
 
@@ -70,6 +70,7 @@ class Section:
     finished: int
     planned: int
     hours: float
+    seconds_left: float
     command: str
     entries: list[Entry]
     comparisons: list[Comparison]
@@ -99,6 +100,13 @@ class Section:
         if len(decided) == 1:
             return decided.pop()
         return "fails in part" if "does not hold" in decided else "holds in part"
+
+    @property
+    def outlook(self) -> str:
+        """What is left to run by estimate: of this scale, and of the paper's own protocol beyond the laptop's."""
+        left = f"About {duration(self.seconds_left)} are left. " if self.seconds_left else ""
+        full = f"The full protocol, --scale paper, takes about {duration(estimated_seconds(self.experiment, 'paper'))}."
+        return f"{left}{full if self.scale == 'laptop' else ''}".rstrip()
 
     @property
     def timed(self) -> bool:
@@ -138,6 +146,15 @@ def _fails(claim: Claim) -> bool:
     return claim.verdict == "does not hold"
 
 
+@dataclass(frozen=True)
+class Unrun:
+    """An experiment that has no rows: what would make them, and how long that takes by estimate."""
+
+    experiment: Experiment
+    command: str
+    seconds: float
+
+
 def write_report(folder: str | Path) -> tuple[Path, ...]:
     """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``, and ``labels.svg`` if it has rows of it.
 
@@ -153,8 +170,8 @@ def write_report(folder: str | Path) -> tuple[Path, ...]:
         )
     text, page = folder / "RESULTS.md", folder / "report.html"
     write_atomically(text, markdown(sections))
-    names = {"tones": TONES, "pm": pm, "digits": digits, "speed": SPEED, "legend": LEGEND, "missing": missing(sections)}
-    write_atomically(page, render("report.html.j2", sections=sections, **names))
+    names = {"tones": TONES, "pm": pm, "digits": digits, "duration": duration, "speed": SPEED, "legend": LEGEND}
+    write_atomically(page, render("report.html.j2", sections=sections, unrun=unrun(sections), **names))
     labels = [labels_figure(section.rows) for section in sections if section.experiment.name == "labels"]
     if not labels or labels[0] is None:
         return text, page
@@ -162,10 +179,21 @@ def write_report(folder: str | Path) -> tuple[Path, ...]:
     return text, page, folder / "labels.svg"
 
 
-def missing(sections: Sequence[Section]) -> str:
-    """The experiments that have no rows yet, by name."""
+def unrun(sections: Sequence[Section]) -> list[Unrun]:
+    """The experiments that have no section."""
     shown = {section.experiment.name for section in sections}
-    return ", ".join(name for name in EXPERIMENTS if name not in shown)
+    left = [experiment for name, experiment in EXPERIMENTS.items() if name not in shown]
+    return [Unrun(e, command_of(e, "laptop"), estimated_seconds(e, "laptop")) for e in left]
+
+
+def command_of(experiment: Experiment, scale: str) -> str:
+    """The command that makes the rows."""
+    return f"anyorder reproduce {experiment.name} --scale {scale}"
+
+
+def estimated_seconds(experiment: Experiment, scale: str) -> float:
+    """What all trials of a scale cost on one core, by the measured seconds that the plan declares."""
+    return experiment.estimated_seconds(experiment.trials(scale, guess=True))
 
 
 def sections_of(folder: Path, name: str) -> list[Section]:
@@ -180,7 +208,7 @@ def sections_of(folder: Path, name: str) -> list[Section]:
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
     rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
-    keys = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
+    planned = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True)}
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
     rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
@@ -189,10 +217,11 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         experiment=experiment,
         scale=scale,
         rows=rows,
-        finished=len(keys & seconds.keys()),
-        planned=len(keys),
+        finished=len(planned.keys() & seconds.keys()),
+        planned=len(planned),
         hours=sum(seconds.values()) / 3600,
-        command=f"anyorder reproduce {experiment.name} --scale {scale}",
+        seconds_left=experiment.estimated_seconds([planned[key] for key in planned.keys() - seconds.keys()]),
+        command=command_of(experiment, scale),
         entries=_entries(experiment, scale, rows),
         comparisons=_comparisons(experiment, rows),
         claims=claims_of(experiment, rows),
@@ -333,12 +362,17 @@ def markdown(sections: Sequence[Section]) -> str:
     for s in sections:
         trials = f"{s.finished}/{s.planned}"
         lines.append(f"| {s.experiment.name} | {s.scale} | {trials} | {s.seeds} | {s.hours:.2f} |")
-    lines += ["", f"No rows yet: {missing(sections)}.", ""] if missing(sections) else [""]
-    lines += [LEGEND]
+    if left := unrun(sections):
+        lines += ["", "Not run here:", "", "| experiment | claim | paper | command | time of one core, by estimate |"]
+        lines += ["|---|---|---|---|---|"]
+        for u in left:
+            told = f"{u.experiment.name} | {u.experiment.short} | {u.experiment.reported}"
+            lines.append(f"| {told} | `{u.command}` | {duration(u.seconds)} |")
+    lines += ["", LEGEND]
     for s in sections:
         lines += ["", f"## {s.experiment.name} ({s.scale})", "", f"**Claim.** {s.experiment.claim}", ""]
         lines += [f"**How.** {s.experiment.how(s.scale)}", "", f"`{s.command}`: {s.finished} of {s.planned} trials, "]
-        lines[-1] += f"{s.hours:.2f} hours of one core."
+        lines[-1] += f"{s.hours:.2f} hours of one core. {s.outlook}".rstrip()
         if s.searching:
             lines += ["", f"Search unfinished, so nothing is chosen yet: {'; '.join(s.searching)}."]
         if s.comparisons:

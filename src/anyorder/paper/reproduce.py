@@ -17,7 +17,7 @@ from rich.table import Table
 from anyorder._checks import InputError, one_of, real_number, whole_number
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.sweep import check_engine, earlier_seconds, jobs_for, read_rows, rows_path, sweep
-from anyorder.paper.trials import Experiment, Row, Trial
+from anyorder.paper.trials import Experiment, Row, Trial, duration
 
 
 def reproduce(
@@ -142,17 +142,6 @@ def plan_text(
     if processes:
         lines[-1] += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """A length of time to be read: seconds, minutes or hours.
-
-    >>> duration(40), duration(600), duration(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class _Display:

@@ -40,6 +40,17 @@ def short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def duration(seconds: float) -> str:
+    """A length of time to be read: seconds, minutes or hours.
+
+    >>> duration(40), duration(600), duration(9000)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
