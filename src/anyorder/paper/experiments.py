@@ -46,7 +46,8 @@ def shrunk(plan: Plan, *, over: Mapping[str, Sequence[Any]] | None = None, **fix
         over=over,
         fixed={**plan.fixed, **small},
         seeds=2,
-        tune_on={key: over[key][0] for key in plan.tune_on},
+        follows=lambda cell: {},
+        tune_on={key: over[key][0] for key in plan.tune_on if key in over},
         tune_seeds=1,
         seconds=0.3,
     )
@@ -229,8 +230,9 @@ _half_range = Plan(
         "plain": grid(learning_rate=[0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02]),
         "sire": [{**c, **SWAPS} for c in grid(learning_rate=[0.01, 0.015, 0.02], penalty_weight=[0.01, 0.1])],
     },
+    follows=lambda cell: {"epochs": 30} if cell["labels"] == 100000 else {},
     seeds=5,
-    tune_on={"n": 15},
+    tune_on={"n": 15, "epochs": 20},
     tune_seeds=1,
     seconds=_seconds,
 )
@@ -247,12 +249,18 @@ HALF_RANGE = Experiment(
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
     "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among six "
     "learning rates, sire among three rates by two weights, at n = 15 for each number of samples, from one seed; the "
-    "choice is reused at n = 10 and 20.",
+    "choice is reused at n = 10 and 20, and with 100,000 samples for a cycle of 30 epochs.",
     run=run_task,
     plans={
         "smoke": shrunk(_half_range, over={"labels": [40, 80]}, epochs=0, checkpoint=False),
         "laptop": _half_range,
-        "paper": replace(_half_range, fixed={**_half_range.fixed, "epochs": 200}, seeds=20),
+        "paper": replace(
+            _half_range,
+            fixed={**_half_range.fixed, "epochs": 200},
+            follows=lambda cell: {},
+            tune_on={"n": 15},
+            seeds=20,
+        ),
     },
     expected=[
         Expected(method, "accuracy", {"n": n, "labels": 100000}, paper=paper, sd=sd, band=(low, math.inf))
@@ -268,7 +276,7 @@ HALF_RANGE = Experiment(
     charts=[
         Chart("labels", split="n", log=True),
         Chart("labels", split="n", log=True, minus="plain"),
-        Chart("penalty_weight", split="labels", by=["learning_rate"], every=True, log=True, where={"n": 15}),
+        Chart("penalty_weight", split="labels", by=["learning_rate"], every=True, log=True, where=_half_range.tune_on),
     ],
 )
 

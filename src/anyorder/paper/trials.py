@@ -107,16 +107,18 @@ class Plan:
     """One scale of an experiment.
 
     ``methods`` gives each method the candidate settings it may choose from, as many for each: the same tuning budget.
-    ``over`` are the settings reported one by one, not chosen (sizes, numbers of labels); ``fixed`` is the same for all.
+    ``over`` are the settings reported one by one, not chosen (sizes, numbers of labels); ``fixed`` is the same for all,
+    but for what ``follows`` from a cell of ``over`` (a longer training with more labels, say).
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
-    ``seeds``), made in each cell of ``over``, or once in the cell ``tune_on`` and reused in the others. The choice
+    ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The choice
     is then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
     over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     fixed: Setting = field(default_factory=dict)
+    follows: Callable[[Setting], Setting] = lambda cell: {}
     seeds: int = 5
     tune_on: Setting = field(default_factory=dict)
     tune_seeds: int | None = None
@@ -283,5 +285,6 @@ class Experiment:
         return [self._runs(scale, method, {**cell, **plan.tune_on}, c, int(number)) for c in candidates]
 
     def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
-        setting = {**self.plan(scale).fixed, **cell, **candidate}
+        plan = self.plan(scale)
+        setting = {**plan.fixed, **plan.follows(cell), **cell, **candidate}
         return [Trial(self.name, method, setting, seed, scale) for seed in range(seeds)]
