@@ -77,6 +77,22 @@ def test_two_stages_run_the_choice_of_one_cell_in_all():
     assert len(experiment.trials("laptop", guess=True)) == len(search) + len(then)
 
 
+def test_what_follows_from_a_cell_holds_there_and_not_in_a_search_that_sets_it():
+    longer = {"follows": lambda cell: {"epochs": 2} if cell["n"] == 10 else {}, "tune_on": {"n": 10, "epochs": 1}}
+    plan = replace(toy_experiment.toy(epochs=1).plan("laptop"), **longer)
+    experiment = replace(toy_experiment.toy(), plans={"laptop": plan})
+    search = experiment.trials("laptop", only=["a"])
+    assert {(t.setting["n"], t.setting["epochs"]) for t in search} == {(10, 1)}
+    rows = [row for trial in search for row in run_trial(experiment.run, trial)]
+    then = [t for t in experiment.trials("laptop", rows, only=["a"]) if t not in search]
+    assert Counter((t.setting["n"], t.setting["epochs"]) for t in then) == {(5, 1): 3, (10, 2): 3}
+    rows += [row for trial in then for row in run_trial(experiment.run, trial)]
+    shown = {
+        (r["setting"]["n"], r["setting"]["epochs"]) for r in experiment.with_selection(rows, "laptop") if r["selected"]
+    }
+    assert shown == {(5, 1), (10, 2)}
+
+
 def test_selection_uses_validation_alone_and_waits_for_the_whole_search():
     experiment = toy_experiment.toy()
     trials = experiment.trials("smoke")

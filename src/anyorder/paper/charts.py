@@ -26,7 +26,7 @@ CURVES = {
 
 
 def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
-    """The chosen settings over each reported number, and every candidate over the penalty weight."""
+    """The chosen settings over each reported number, and all candidates of the search over the penalty weight."""
     plan = experiment.plan(scale)
     numeric = [key for key, values in plan.over.items() if len(values) > 1 and all(is_number(v) for v in values)]
     charts = [
@@ -46,7 +46,7 @@ def default_charts(experiment: Experiment, scale: str) -> list[Chart]:
         searches = [varied(candidates) for candidates in plan.methods.values()]
         beside = {key for keys in searches if "penalty_weight" in keys for key in keys} - {"penalty_weight"}
         by = [*rest, *sorted(beside)]
-        charts.append(Chart("penalty_weight", experiment.headline, by, split, every=True, log=True))
+        charts.append(Chart("penalty_weight", experiment.headline, by, split, every=True, log=True, where=plan.tune_on))
     return charts
 
 

@@ -111,8 +111,8 @@ class Plan:
     but for what ``follows`` from a cell of ``over`` (a longer training with more labels, say).
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
-    ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The choice
-    is then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
+    ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The
+    choice is then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
