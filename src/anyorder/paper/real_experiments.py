@@ -415,7 +415,7 @@ _mnist = Plan(
         "sire-prefix-9": [{"window": 9, "penalty_weight": 30.0}],
     },
     seeds=1,
-    seconds=lambda trial: trial.setting["epochs"] * (50.0 if trial.method.startswith("cnn") else 330.0),
+    seconds=lambda trial: trial.setting["epochs"] * (40.0 if trial.method.startswith("cnn") else 300.0),
 )
 PERTURBED_MNIST = Experiment(
     name="perturbed-mnist",
