@@ -265,28 +265,40 @@ def _with_most_labels(
 
 
 def _half_range(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
+    """Where runs of an arm did not fit, the difference says what a rate does, not the penalty: nothing is clear."""
     found = []
     for labels in sorted({row["setting"]["labels"] for row in chosen}):
         for n in sorted({row["setting"]["n"] for row in chosen}):
             plain, sire = (sample_of(chosen, "accuracy", m, n=n, labels=labels) for m in ("plain", "sire"))
             if len(plain) and len(sire):
+                words = {m: _lost(chosen, m, n, labels) for m in ("plain", "sire")}
+                figures = f"{pm(sire)}{words['sire']} with, {pm(plain)}{words['plain']} without"
                 found.append(
                     Claim(
-                        f"n = {n}, {labels:,} samples: better with the penalty: {pm(sire)}, {pm(plain)} without, "
+                        f"n = {n}, {labels:,} samples: better with the penalty: {figures}, "
                         f"paired difference {difference(sire, plain)}",
-                        ahead(sire, plain),
+                        "not clear" if any(words.values()) else ahead(sire, plain),
                         table="Accuracy with the penalty and without; difference paired by seed (95 % interval)",
                         cells={
                             "n": f"{n}",
                             "samples": f"{labels:,}",
-                            "with": pm(sire),
-                            "without": pm(plain),
+                            "with": f"{pm(sire)}{words['sire']}",
+                            "without": f"{pm(plain)}{words['plain']}",
                             "difference": difference(sire, plain, words=""),
                         },
-                        short=f"n = {n}, {labels:,} samples: {pm(sire)} with, {pm(plain)} without",
+                        short=f"n = {n}, {labels:,} samples: {figures}",
                     )
                 )
     return found
+
+
+def _lost(chosen: Sequence[Row], method: str, n: int, labels: int) -> str:
+    """How many runs did not fit: a training loss over ten times the median with as many samples, whatever n."""
+    mine = [row for row in chosen if row["method"] == method and row["setting"]["labels"] == labels]
+    losses = [(row["setting"]["n"], row["metrics"]["train_loss"]) for row in mine if "train_loss" in row["metrics"]]
+    here = [loss for size, loss in losses if size == n]
+    lost = sum(loss > 10 * median(loss for _, loss in losses) for loss in here)
+    return f" ({lost} of {len(here)} runs did not fit)" if lost else ""
 
 
 def _dial(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
