@@ -368,8 +368,14 @@ def test_a_choice_on_disk_made_before_candidates_were_added_is_not_shown():
 
 def test_a_search_in_one_cell_is_unfinished_there():
     rows = rows_of("half-range", lambda trial, n: 0.5, keep=lambda trial: trial.setting["labels"] == 5000)
-    rows = [row for row in rows if row["method"] == "plain" or row["setting"]["penalty_weight"] != 0.1]
-    assert section_of(EXPERIMENTS["half-range"], "laptop", rows).searching == ["sire (labels 5000)"]
+    rows = [row for row in rows if row["setting"].get("penalty_weight") != 0.1 or row["setting"]["n"] != 15]
+    assert section_of(EXPERIMENTS["half-range"], "laptop", rows).searching == ["sire (n 15, labels 5000)"]
+
+
+def test_a_search_that_serves_several_cells_is_unfinished_once():
+    rows = rows_of("labels", lambda trial, n: 0.5, keep=lambda trial: trial.setting["alphabet"] == 20)
+    rows = [row for row in rows if row["method"] != "sire" or row["setting"]["penalty_weight"] != 10]
+    assert section_of(EXPERIMENTS["labels"], "laptop", rows).searching == ["sire (alphabet 20)"]
 
 
 @pytest.mark.parametrize("seeds", [1, 10])
