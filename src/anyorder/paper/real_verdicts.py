@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,17 +113,28 @@ def _against_none(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place
 
 
 def _by_weight(rows: Sequence[Row], method: str) -> str:
-    """Mean test accuracy at each weight a method was given (at the chosen rate), and the one that validation chose."""
+    """Mean test accuracy at each weight a method was given (at the chosen rate), and the one that validation chose.
+
+    Where the search was made with other settings than the final runs, such as fewer epochs, its accuracies are shown.
+    """
     mine = [row for row in rows if row["method"] == method]
-    rates = {row["setting"]["learning_rate"] for row in mine if row["selected"]}
+    chosen = [row["setting"] for row in mine if row["selected"]]
+    rates = {setting["learning_rate"] for setting in chosen}
     mine = [row for row in mine if row["setting"]["learning_rate"] in rates]
-    weights = {
-        row["setting"].get("penalty_weight"): row["selected"] for row in sorted(mine, key=lambda r: r["selected"])
-    }
-    if len(weights) < 2 or None in weights:
+    if not mine or any("penalty_weight" not in row["setting"] for row in mine):
         return ""
-    means = {w: sample_of(mine, "accuracy", penalty_weight=w).mean for w in sorted(weights)}
-    return "; ".join(f"{w:g}: {mean:.3f}{' (chosen)' if weights[w] else ''}" for w, mean in means.items())
+    alike: dict[str, list[Row]] = {}
+    for row in mine:
+        others = {key: value for key, value in row["setting"].items() if key != "penalty_weight"}
+        alike.setdefault(json.dumps(others, sort_keys=True), []).append(row)
+    searched = max(alike.values(), key=lambda found: len({row["setting"]["penalty_weight"] for row in found}))
+    weights = sorted({row["setting"]["penalty_weight"] for row in searched})
+    if len(weights) < 2:
+        return ""
+    means = {w: sample_of(searched, "accuracy", penalty_weight=w).mean for w in weights}
+    best = {setting["penalty_weight"] for setting in chosen}
+    where = "" if any(row["selected"] for row in searched) else "in the search: "
+    return where + "; ".join(f"{w:g}: {mean:.3f}{' (chosen)' if w in best else ''}" for w, mean in means.items())
 
 
 REAL_VERDICTS: dict[str, Verdict] = {
