@@ -318,34 +318,6 @@ def test_the_dial_of_a_shorter_search_is_that_of_the_search():
     assert found["sire"]["accuracy"] == "0.900 (one seed)"
 
 
-def test_stretched_sets_keep_their_points_and_proportions_along_each_axis():
-    data = generated.clouds(20).train
-    stretched = datasets.stretched(data, 1.25, seed=3)
-    factors = (stretched.elements / data.elements).view(len(data), 20, 3)
-    assert torch.allclose(factors, factors[:, :1].expand_as(factors), rtol=1e-4)  # one a set and axis
-    assert 0.8 <= factors.min() < 0.82
-    assert 1.22 < factors.max() <= 1.25 + 1e-4
-    assert len(factors[:, 0].flatten().unique()) == 3 * len(data)
-    assert torch.equal(stretched.elements, datasets.stretched(data, 1.25, seed=3).elements)
-    assert torch.equal(stretched.targets, data.targets)
-
-
-def test_only_training_sets_are_stretched(tmp_path, monkeypatch):
-    seen, train = [], real_runs.train
-
-    def spied(model, loss, labelled, **more):
-        seen.append((labelled, more["validation"]))
-        return train(model, loss, labelled, **more)
-
-    monkeypatch.setattr(real_runs, "train", spied)
-    data = generated.clouds(20, each=4)
-    run(tmp_path / "a", "deepsets", data, stretch=2.0, track=True)
-    run(tmp_path / "b", "deepsets", data, track=True)
-    (labelled, held), (same, same_held) = seen
-    assert not torch.equal(labelled.elements, same.elements)
-    assert torch.equal(held.elements, same_held.elements)
-
-
 def test_a_penalty_is_not_judged_on_one_seed():
     rows = [row("plain", 0, 0.8), row("sire", 0, 0.9, weight=1.0)]
     sire = REAL_VERDICTS["activity"](rows, rows)[1]

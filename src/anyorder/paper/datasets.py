@@ -363,17 +363,6 @@ def standardized(train: SetData, *others: SetData) -> list[SetData]:
     return [SetData((d.elements - mean) / deviation, d.offsets, d.targets, d.weights) for d in (train, *others)]
 
 
-def stretched(data: SetData, most: float, *, seed: int) -> SetData:
-    """Every set stretched along each feature by a factor of its own, from 1/``most`` to ``most``, even in logarithm.
-
-    What a set is does not hang on its measures: more varied sets to train on, out of the same ones.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    exponents = 2 * torch.rand(len(data), data.elements.shape[1], generator=generator) - 1
-    factors = torch.repeat_interleave(most**exponents, data.lengths, dim=0)
-    return SetData(data.elements * factors, data.offsets, data.targets, data.weights)
-
-
 def _expect(path: Path, what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Refuse a file without a published checksum whose counts are not those of the published data."""
     if found != expected:

@@ -35,8 +35,7 @@ def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
 
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
     of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
-    (its share of the training part), ``standardize``, ``stretch`` (the largest factor by which training sets are
-    stretched along each feature), ``votes`` (orderings that π-SGD averages over), ``truncate``
+    (its share of the training part), ``standardize``, ``votes`` (orderings that π-SGD averages over), ``truncate``
     (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
     the best epoch), and what the method's model and penalty take.
     """
@@ -76,8 +75,6 @@ def _train_and_test(
     if setting.get("standardize"):
         parts = tuple(datasets.standardized(*parts))  # type: ignore[assignment]
     labelled, validation, test = parts
-    if setting.get("stretch"):
-        labelled = datasets.stretched(labelled, setting["stretch"], seed=trial.seed)
     unlabelled = None
     if setting["labels"] < 1:
         labelled, unlabelled = datasets.few_labels(labelled, setting["labels"], seed=trial.seed)
