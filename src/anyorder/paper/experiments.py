@@ -234,6 +234,7 @@ _half_range = Plan(
     seeds=5,
     tune_on={"epochs": 20},
     tune_seeds=1,
+    finalists=2,
     seconds=_seconds,
 )
 HALF_RANGE = Experiment(
@@ -250,7 +251,8 @@ HALF_RANGE = Experiment(
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
     "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among six "
     "learning rates, sire among three rates by two weights, for each n and number of samples, from one seed. With "
-    "100,000 samples the choice is then run for a cycle of 30 epochs.",
+    "100,000 samples training takes 30 epochs, and the two best candidates of each arm are run for so many, with the "
+    "same seed, before one is chosen.",
     run=run_task,
     plans={
         "smoke": shrunk(_half_range, over={"labels": [40, 80]}, epochs=0, checkpoint=False),
@@ -260,6 +262,7 @@ HALF_RANGE = Experiment(
             fixed={**_half_range.fixed, "epochs": 200},
             follows=lambda cell: {},
             tune_on={},
+            finalists=1,
             seeds=20,
         ),
     },

@@ -100,6 +100,7 @@ class Trial:
 
 
 Run = Callable[[Trial, Any, Path], list[Outcome]]
+Candidate = tuple[Setting, list[Trial]]  # a setting, and the trials that it is judged by
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,9 @@ class Plan:
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
     ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The
-    choice is then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
+    choice is then run with all ``seeds`` in every cell. With ``finalists``, so many of the best candidates are first
+    run anew with a cell's own settings, and the best of these is chosen: where a search is made by shorter training,
+    what wins there need not win at full length. ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
@@ -122,6 +125,7 @@ class Plan:
     seeds: int = 5
     tune_on: Setting = field(default_factory=dict)
     tune_seeds: int | None = None
+    finalists: int = 1
     seconds: float | Callable[[Trial], float] = 1.0
 
     def cells(self) -> list[dict[str, Any]]:
@@ -223,7 +227,9 @@ class Experiment:
         wanted: dict[str, Trial] = {}
         for cell in plan.cells():
             for method in methods:
-                named = [trial for runs in self._search(scale, method, cell, seeds) for trial in runs]
+                searched = self._search(scale, method, cell, seeds)
+                finals = self._finals(scale, method, cell, rows, seeds, guess=guess)
+                named = [trial for _, runs in [*searched, *finals] for trial in runs]
                 choice = self.choice(scale, method, cell, rows, seeds=seeds)
                 if choice is None and guess:
                     choice = plan.methods[method][0]
@@ -238,17 +244,11 @@ class Experiment:
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
     ) -> Setting | None:
         """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
-        figures = {row["trial"]: row["validation"].get(self.select) for row in rows}
-        scores = []
-        for runs in self._search(scale, method, cell, seeds):
-            if any(trial.key not in figures for trial in runs):
-                return None
-            values = [figures[trial.key] for trial in runs]
-            if any(value is None or not math.isfinite(value) for value in values):
-                scores.append(math.inf)  # a run that diverged is never chosen
-            else:
-                scores.append(sum(values) / len(values) * (-1 if self.maximize else 1))
-        return self.plan(scale).methods[method][scores.index(min(scores)) if scores else 0]
+        if len(self.plan(scale).methods[method]) == 1:
+            return self.plan(scale).methods[method][0]
+        finals = self._finals(scale, method, cell, rows, seeds)
+        best = self._ranked(finals or self._search(scale, method, cell, seeds), rows)
+        return best[0] if best else None
 
     def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
@@ -275,14 +275,41 @@ class Experiment:
     def _seeds(self, scale: str, seeds: int | None) -> int:
         return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
 
-    def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[list[Trial]]:
-        """The trials that decide a method's choice in ``cell``, a list a candidate; none if there is no choice."""
+    def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[Candidate]:
+        """The candidates of a method and the trials that compare them in ``cell``; none if there is no choice."""
         plan = self.plan(scale)
-        candidates = plan.methods[method]
-        number = min(plan.tune_seeds or math.inf, self._seeds(scale, seeds))
-        if len(candidates) == 1:
+        if len(plan.methods[method]) == 1:
             return []
-        return [self._runs(scale, method, {**cell, **plan.tune_on}, c, int(number)) for c in candidates]
+        there, number = {**cell, **plan.tune_on}, self._tune_seeds(scale, seeds)
+        return [(c, self._runs(scale, method, there, c, number)) for c in plan.methods[method]]
+
+    def _finals(
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, *, guess: bool = False
+    ) -> list[Candidate]:
+        """The finalists and the trials that compare them in ``cell``; none if there are none, or the search is open."""
+        plan, searched = self.plan(scale), self._search(scale, method, cell, seeds)
+        best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
+        if plan.finalists == 1:
+            return []
+        number = self._tune_seeds(scale, seeds)
+        return [(c, self._runs(scale, method, cell, c, number)) for c in best[: plan.finalists]]
+
+    def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
+        """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
+        figures = {row["trial"]: row["validation"].get(self.select) for row in rows}
+        scores = []
+        for _, runs in candidates:
+            if any(trial.key not in figures for trial in runs):
+                return []
+            values = [figures[trial.key] for trial in runs]
+            if any(value is None or not math.isfinite(value) for value in values):
+                scores.append(math.inf)  # a run that diverged is never chosen
+            else:
+                scores.append(sum(values) / len(values) * (-1 if self.maximize else 1))
+        return [candidates[i][0] for i in sorted(range(len(scores)), key=scores.__getitem__)]
+
+    def _tune_seeds(self, scale: str, seeds: int | None) -> int:
+        return min(self.plan(scale).tune_seeds or self._seeds(scale, seeds), self._seeds(scale, seeds))
 
     def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
         plan = self.plan(scale)
