@@ -244,9 +244,7 @@ HALF_RANGE = Experiment(
     claim="With the penalty at .01 the recurrence is better than without, at n = 10, 15 and 20.",
     remark="One of the n − 1 neighbouring pairs stands across the middle, and its swap does change the label: the "
     "smaller n, the larger the share of swaps that the penalty asks to ignore and should not. Few samples are worth "
-    "that price; with many there is little left for the penalty to teach. At n = 10 with 100,000 samples validation "
-    "chose a larger rate with the penalty than without, by cycles of 20 epochs; in those of 30 it is less stable "
-    "(docs/reproduction.md), so that part of the difference there is one of rates.",
+    "that price; with many there is little left for the penalty to teach.",
     choices="The paper does not say how many samples it trains on; the gain is drawn against their number. Adjacent "
     "swaps of the given order (two a sample), since the label depends on order between the halves. GRU of 80 units, "
     "read-out with one hidden layer, one cycle of 20 epochs, of 4,000 steps at least. Plain chooses among six "
