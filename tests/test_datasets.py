@@ -770,6 +770,8 @@ def test_standardized_by_the_training_part_alone():
     train_out, test_out = datasets.standardized(train, test)
     assert torch.allclose(train_out.elements, torch.tensor([[-(0.5**0.5), 0.0], [0.5**0.5, 0.0]]))
     assert test_out.elements.tolist() == [[0.0, 1.0]]  # a constant feature is shifted only
+    wide, _ = datasets.standardized(train, test, spread=5.0)
+    assert torch.allclose(wide.elements, 5 * train_out.elements)
 
 
 # --- the command line

@@ -119,6 +119,12 @@ def test_standardising_uses_the_training_part_alone(tmp_path):
     assert one["validation"] == two["validation"]
 
 
+def test_standardising_can_give_a_deviation(tmp_path):
+    data = generated.beats()
+    one, named, five = (run(tmp_path / str(i), "plain", data, standardize=s) for i, s in enumerate((True, 1.0, 5.0)))
+    assert one["validation"] == named["validation"] != five["validation"]
+
+
 @pytest.mark.parametrize(("method", "uses"), [("plain", False), ("deepsets", False), ("sire", True)])
 def test_only_a_penalty_reads_the_unlabelled_rest(tmp_path, monkeypatch, method, uses):
     data = generated.beats()

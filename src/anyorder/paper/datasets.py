@@ -356,11 +356,12 @@ def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor
     return list(zip(trains, tests, strict=True))
 
 
-def standardized(train: SetData, *others: SetData) -> list[SetData]:
-    """All parts with each feature shifted and scaled by the training part's mean and deviation."""
+def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[SetData]:
+    """All parts with each feature shifted and scaled: in the training part its mean is 0, its deviation ``spread``."""
     mean, deviation = train.elements.mean(dim=0), train.elements.std(dim=0)
     deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    return [SetData((d.elements - mean) / deviation, d.offsets, d.targets, d.weights) for d in (train, *others)]
+    parts = (train, *others)
+    return [SetData((d.elements - mean) / deviation * spread, d.offsets, d.targets, d.weights) for d in parts]
 
 
 def _expect(path: Path, what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:

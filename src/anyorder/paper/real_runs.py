@@ -35,9 +35,9 @@ def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
 
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
     of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
-    (its share of the training part), ``standardize``, ``votes`` (orderings that π-SGD averages over), ``truncate``
-    (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
-    the best epoch), and what the method's model and penalty take.
+    (its share of the training part), ``standardize`` (True, or the deviation that every feature gets), ``votes``
+    (orderings that π-SGD averages over), ``truncate`` (window of truncated backpropagation), ``track`` (measure the
+    validation part after every epoch, draw it, and keep the best epoch), and what the method's model and penalty take.
     """
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
     chosen = data if isinstance(data, Dataset) else data[wanted]
@@ -72,8 +72,8 @@ def _train_and_test(
     trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path, device: str
 ) -> dict[str, Any]:
     setting, method = dict(trial.setting), trial.method
-    if setting.get("standardize"):
-        parts = tuple(datasets.standardized(*parts))  # type: ignore[assignment]
+    if spread := setting.get("standardize"):
+        parts = tuple(datasets.standardized(*parts, spread=float(spread)))  # type: ignore[assignment]
     labelled, validation, test = parts
     unlabelled = None
     if setting["labels"] < 1:

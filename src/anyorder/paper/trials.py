@@ -287,10 +287,11 @@ class Experiment:
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, *, guess: bool = False
     ) -> list[Candidate]:
         """The finalists and the trials that compare them in ``cell``; none if there are none, or the search is open."""
-        plan, searched = self.plan(scale), self._search(scale, method, cell, seeds)
-        best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
+        plan = self.plan(scale)
         if plan.finalists == 1:
             return []
+        searched = self._search(scale, method, cell, seeds)
+        best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
         number = self._tune_seeds(scale, seeds)
         return [(c, self._runs(scale, method, cell, c, number)) for c in best[: plan.finalists]]
 
