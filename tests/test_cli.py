@@ -163,6 +163,7 @@ SLIPS = {
     "train t.csv --set-id a --target b --out m --penalty sub --penalty-window 2": "are options of --penalty sire",
     "train t.csv --set-id a --target b --out m --penalty-window 0": "--penalty-window must be at least 1",
     "train t.csv --set-id a --target b --out m --truncate 1": "--truncate must be at least 2",
+    "train t.csv --set-id a --target b --out m --shuffle-within 1": "--shuffle-within must be at least 2",
     "train t.csv --set-id a --target b --out m --epochs 0": "--epochs must be at least 1; got 0",
     "train t.csv --set-id a --target b --out m --hidden 0": "--hidden must be at least 1; got 0",
     "train t.csv --set-id a --target b --out m --learning-rate 0": "--learning-rate must be above 0; got 0",
@@ -233,6 +234,11 @@ def test_every_option_of_the_training_reaches_it(run, tmp_path):
     assert [p.name.split(".")[0] for p in (tmp_path / "board").iterdir()] == ["events"]
     assert run(f"{TRAIN} --penalty sub --penalty-weight 1 --force")[0] == 0
     assert ao.load("model").penalty == "sub"
+    assert run(f"{TRAIN} --shuffle-within 7 --force")[0] == 0
+    assert {name: ao.load("model").get_params()[name] for name in ("order", "shuffle_within")} == {
+        "order": "shuffle",
+        "shuffle_within": 7,
+    }
     assert run(f"{TRAIN} --penalty-states prefix --force")[0] == 0
     assert ao.load("model").penalty == ao.SIRE(states="prefix")
     status, _, err = run(f"{TRAIN} --penalty-states subset --penalty-window 2 --force")
@@ -880,6 +886,7 @@ def test_nothing_to_resume_is_said_with_what_differs(run, tmp_path, monkeypatch)
     _, _, err = run(f"{TRAIN} --resume --shuffle --clip none --penalty-window 2 --truncate 3")
     words = "--clip, without --penalty-states, without --penalty-window, without --shuffle, without --truncate"
     assert f"the unfinished run for model was started without {words};" in err
+    assert "was started without --shuffle-within;" in run(f"{TRAIN} --resume --shuffle-within 2")[2]
     shutil.copy("t.csv", "other.csv")
     assert "was of another table" in run(f"{TRAIN.replace('t.csv', 'other.csv')} --resume")[2]
     visits(25).to_csv("t.csv", index=False)

@@ -254,6 +254,7 @@ def test_every_setting_of_the_loop_reaches_it(tmp_path, monkeypatch):
     monkeypatch.setattr(estimators, "train", lambda *_, config, **__: seen.append(config) or TrainResult())
     given = {"mixed_precision": "bf16", "tensorboard": str(tmp_path), "plateau_patience": 2, "plateau_factor": 0.1}
     given |= {"checkpoint_seconds": 7.0, "schedule": "plateau", "clip": None, "order": "shuffle", "window": 3}
+    given |= {"shuffle_within": 2}
     fitted = regressor(**given).fit(*ragged_sums(10))
     assert {name: getattr(seen[0], name) for name in given} == given
     fitted.partial_fit(*ragged_sums(10))
@@ -314,6 +315,7 @@ OPTIONS = {
     "weight_decay": 0.3,
     "clip": 0.2,
     "order": "shuffle",
+    "shuffle_within": 4,
     "window": 3,
     "patience": 1,
     "device": "cpu",

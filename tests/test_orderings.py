@@ -23,6 +23,22 @@ def test_orderings_are_uniform_over_a_samples_own_elements(generator) -> None:
         assert chi_square(counts, cells, draws) < 2.2 * cells + 10  # far beyond the 99.9 % point
 
 
+def test_orderings_within_windows_are_uniform_there_and_leave_no_window(generator) -> None:
+    draws = 6000
+    index = random_orderings(torch.tensor([8, 5, 0]), 8, draws, generator, within=3)
+    for sample, windows in enumerate(([[0, 1, 2], [3, 4, 5], [6, 7]], [[0, 1, 2], [3, 4], [5], [6], [7]])):
+        row = index[sample].tolist()
+        for window in windows:
+            counts = Counter(tuple(order[window[0] : window[-1] + 1]) for order in row)
+            assert {*counts} == {*permutations(window)}
+            assert chi_square(counts, len(counts), draws) < 2.2 * len(counts) + 10
+        together = Counter(tuple(order[:5]) for order in row)  # one window's ordering says nothing of the next
+        assert len(together) == (6 * 6 if sample == 0 else 6 * 2)
+    assert (index[2] == torch.arange(8)).all()
+    long = random_orderings(torch.tensor([70_000]), 70_000, 1, generator, within=7)[0, 0]
+    assert torch.equal(long // 7, torch.arange(70_000) // 7)
+
+
 def test_numbers_below_a_bound_are_uniform(generator) -> None:
     drawn = random_below(torch.full((9000,), 3), generator)
     assert chi_square(Counter(drawn.tolist()), 3, 9000) < 14

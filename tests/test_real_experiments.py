@@ -17,7 +17,7 @@ from anyorder.paper.real_verdicts import REAL_VERDICTS
 from anyorder.paper.trials import Trial
 from anyorder.penalties import SIRE
 from anyorder.tables import SetData
-from anyorder.training import TrainConfig, TrainResult
+from anyorder.training import TrainConfig, TrainResult, train
 
 SETTING = {
     "labels": 1.0,
@@ -202,6 +202,20 @@ def test_the_rate_is_taken_on_whole_batches_in_train_mode_without_the_set_up(mon
 def test_the_best_epoch_is_kept_and_drawn(tmp_path):
     outcome = run(tmp_path, "plain", generated.beats(), track=True, epochs=2)
     assert len(outcome["curve"]["validation"]) == 2
+
+
+def test_shuffling_can_stay_inside_windows(tmp_path, monkeypatch):
+    seen = []
+
+    def noted(*parts, config, **more):
+        seen.append((config.order, config.shuffle_within))
+        return train(*parts, config=config, **more)
+
+    monkeypatch.setattr(real_runs, "train", noted)
+    run(tmp_path / "with", "sire-prefix-9+shuffle", generated.beats(), shuffle_within=7, window=9)
+    run(tmp_path / "all", "pi-sgd", generated.beats())
+    run(tmp_path / "without", "sire-prefix-9", generated.beats(), window=9)
+    assert [*dict.fromkeys(seen)] == [("shuffle", 7), ("shuffle", None), ("keep", None)]
 
 
 def test_shuffling_moves_elements_inside_their_own_set():

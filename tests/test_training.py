@@ -203,6 +203,12 @@ def test_shuffling_reads_every_sample_in_fresh_orders():
     assert torch.equal(first.sort(2).values, data.elements.view(1, 4, 6).expand(5, 4, 6))
     assert len({tuple(orders) for orders in first.reshape(20, 6).sub(first.min(2).values.reshape(20, 1)).tolist()}) > 15
     seen.clear()
+    trained(data, start=Watch(), order="shuffle", shuffle_within=3, epochs=5, batch_size=4)
+    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])
+    halves = first.reshape(5, 4, 2, 3)  # elements 0 to 2 of a sample stay in its first half
+    assert torch.equal(halves.sort(3).values, data.elements.view(1, 4, 2, 3).expand(5, 4, 2, 3))
+    assert len({tuple(order) for order in halves.reshape(40, 3).sub(halves.min(3).values.reshape(40, 1)).tolist()}) == 6
+    seen.clear()
     trained(data, start=Watch(), epochs=1, batch_size=4)
     assert torch.equal(seen[0][seen[0][:, 0].argsort()], data.elements.view(4, 6))
 
@@ -1142,6 +1148,8 @@ def test_validation_is_weighted_as_its_sets_are():
         ({"plateau_factor": 1.0}, "plateau_factor must be below 1"),
         ({"clip": 0.0}, "clip must be above 0"),
         ({"order": "random"}, "order must be one of 'keep', 'shuffle'; got 'random'"),
+        ({"order": "shuffle", "shuffle_within": 1}, "shuffle_within must be at least 2; got 1"),
+        ({"shuffle_within": 7}, "shuffle_within goes with order='shuffle'; got 7 with 'keep'"),
         ({"window": 1}, "window must be at least 2; got 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"seed": -1}, "seed must be at least 0"),

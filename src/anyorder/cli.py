@@ -74,6 +74,7 @@ def train(
         None, help="Where sire swaps: after a subset drawn at random, or a prefix of the given order (with a window)."
     ),
     shuffle: bool = typer.Option(False, "--shuffle", help="Read each set in a fresh random order every epoch."),
+    shuffle_within: int | None = typer.Option(None, help="The same, but only inside consecutive windows of so many."),
     truncate: int | None = typer.Option(None, help="Send gradients back through so many elements at most."),
     epochs: int | None = typer.Option(None, help="Passes over the sets."),
     batch_size: int | None = typer.Option(None, help="Sets a step."),
@@ -103,7 +104,8 @@ def train(
         "penalty_weight": number_or("auto", "--penalty-weight", penalty_weight, at_least=0.0),
         "validation_fraction": validation_fraction,
         "random_state": seed,
-        **_given(penalty=penalty, order="shuffle" if shuffle else None, window=truncate, optimizer=optimizer),
+        **_given(order="shuffle" if shuffle or shuffle_within is not None else None, shuffle_within=shuffle_within),
+        **_given(penalty=penalty, window=truncate, optimizer=optimizer),
         **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
         **_given(weight_decay=weight_decay, schedule=schedule, mixed_precision=mixed_precision),
         **_given(tensorboard=tensorboard),

@@ -71,6 +71,7 @@ class _SetEstimator(BaseEstimator):
         weight_decay: float = 0.0,
         clip: float | None = 1.0,
         order: str = "keep",
+        shuffle_within: int | None = None,
         window: int | None = None,
         validation_fraction: float = 0.0,
         patience: int | None = None,
@@ -97,6 +98,7 @@ class _SetEstimator(BaseEstimator):
         self.weight_decay = weight_decay
         self.clip = clip
         self.order = order
+        self.shuffle_within = shuffle_within
         self.window = window
         self.validation_fraction = validation_fraction
         self.patience = patience
@@ -250,6 +252,7 @@ class _SetEstimator(BaseEstimator):
             weight_decay=self.weight_decay,
             clip=self.clip,
             order=self.order,
+            shuffle_within=self.shuffle_within,
             window=self.window,
             device=self.device,
             mixed_precision=self.mixed_precision,

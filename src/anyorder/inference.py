@@ -71,10 +71,16 @@ def predict_shared(model: nn.Module, data: SetData, rank: int, world: int) -> Te
     return reduce(whole, "sum")
 
 
-def orderings_of(elements: Tensor, lengths: Tensor | None, draws: int, generator: torch.Generator | None) -> Tensor:
+def orderings_of(
+    elements: Tensor,
+    lengths: Tensor | None,
+    draws: int,
+    generator: torch.Generator | None,
+    within: int | None = None,
+) -> Tensor:
     if lengths is None:
         lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
-    return random_orderings(lengths, elements.shape[1], draws, generator)
+    return random_orderings(lengths, elements.shape[1], draws, generator, within=within)
 
 
 def _finished(output: Tensor, finish: Callable[[Tensor], Tensor] | None) -> Tensor:

@@ -18,20 +18,34 @@ def random_below(bound: Tensor, generator: torch.Generator | None = None) -> Ten
     return torch.minimum((uniform * bound).to(torch.int64), bound - 1)
 
 
-def random_orderings(lengths: Tensor, longest: int, draws: int = 1, generator: torch.Generator | None = None) -> Tensor:
+def random_orderings(
+    lengths: Tensor,
+    longest: int,
+    draws: int = 1,
+    generator: torch.Generator | None = None,
+    *,
+    within: int | None = None,
+) -> Tensor:
     """Uniform orderings of each sample's own elements: index ``[B, draws, longest]``.
 
     The first ``lengths[b]`` entries of a row are a uniformly random permutation of 0 … lengths[b] − 1; the
-    padding positions follow, in place. The first m entries are therefore a uniform ordered selection.
+    padding positions follow, in place. The first m entries are therefore a uniform ordered selection. With ``within``
+    they are uniform among the orderings that leave every element inside its consecutive window of so many.
 
     >>> index = random_orderings(torch.tensor([3, 1]), longest=3, draws=2)
     >>> index.shape, index[1, 0].tolist()
     (torch.Size([2, 2, 3]), [0, 1, 2])
+    >>> index = random_orderings(torch.tensor([5]), longest=5, within=2)[0, 0]
+    >>> sorted(index[:2].tolist()), sorted(index[2:4].tolist()), index[4].item()
+    ([0, 1], [2, 3], 4)
     """
     position = torch.arange(longest, device=lengths.device)
     key = _uniform((lengths.shape[0], draws, longest), lengths.device, generator)
     padding = position >= lengths[:, None, None]
-    return torch.where(padding, 1.0 + position.to(key.dtype), key).argsort(dim=2)
+    index = torch.where(padding, 1.0 + position.to(key.dtype), key).argsort(dim=2)
+    if within is None:
+        return index
+    return index.gather(2, (index // within).argsort(dim=2, stable=True))
 
 
 def reorder(elements: Tensor, index: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._checks import one_of, real_number, whole_number
+from anyorder._checks import InputError, one_of, real_number, whole_number
 from anyorder._names import PRECISIONS, SCHEDULES
 from anyorder.progress import Record
 
@@ -41,11 +41,12 @@ class TrainConfig:
     ``learning_rate`` and ``weight_decay``, except for the peak of the one-cycle schedule). ``schedule``:
     "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
     progress) or "constant". ``clip``: the largest norm of the gradient. ``order="shuffle"``: a fresh random
-    ordering of each sample every epoch. ``window``: truncated backpropagation, see :func:`train`. ``patience``:
-    stop after so many epochs without a better validation figure. ``maximize``: a larger ``metric`` is better.
-    ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
-    ``checkpoint_seconds``: the least time between two checkpoints (0: after each step). ``mixed_precision``:
-    "no", "fp16", "bf16" or None (what ``accelerate launch`` says). ``device``: "auto" or a name torch knows.
+    ordering of each sample every epoch, with ``shuffle_within=w`` one that leaves every element inside its window of w
+    consecutive ones. ``window``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many epochs
+    without a better validation figure. ``maximize``: a larger ``metric`` is better. ``gap_every``: epochs between two
+    measurements of the order gap on ``gap_samples`` fixed samples (0: never). ``checkpoint_seconds``: the least time
+    between two checkpoints (0: after each step). ``mixed_precision``: "no", "fp16", "bf16" or None (what
+    ``accelerate launch`` says). ``device``: "auto" or a name torch knows.
     ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
@@ -62,6 +63,7 @@ class TrainConfig:
     plateau_factor: float = 0.5
     clip: float | None = 1.0
     order: str = "keep"
+    shuffle_within: int | None = None
     window: int | None = None
     patience: int | None = None
     maximize: bool = False
@@ -74,9 +76,9 @@ class TrainConfig:
     tensorboard: bool | str | Path = False
 
     def __post_init__(self) -> None:
-        least = {"plateau_patience": 0, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
+        least = {"plateau_patience": 0, "shuffle_within": 2, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
         for name in ("epochs", "batch_size", "patience", *least):
-            if (value := getattr(self, name)) is not None or name not in ("patience", "window"):
+            if (value := getattr(self, name)) is not None or name not in ("patience", "shuffle_within", "window"):
                 object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
@@ -92,6 +94,8 @@ class TrainConfig:
             if (value := getattr(self, name)) is not None or name != "clip":
                 object.__setattr__(self, name, real_number(name, value, **rule))
         one_of("order", self.order, ["keep", "shuffle"])
+        if self.shuffle_within is not None and self.order != "shuffle":
+            raise InputError(f"shuffle_within goes with order='shuffle'; got {self.shuffle_within} with {self.order!r}")
         one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
         folder = isinstance(self.tensorboard, (str, Path))
         kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}

@@ -253,7 +253,8 @@ class _Run:
         index, share = self._my_part(self.deck.batch(steps))
         batch = self.data.batch(index)
         if self.config.order == "shuffle":
-            batch = reorder(batch[0], orderings_of(*batch, 1, self.orderings)[:, 0]), batch[1]
+            fresh = orderings_of(*batch, 1, self.orderings, self.config.shuffle_within)[:, 0]
+            batch = reorder(batch[0], fresh), batch[1]
         penalty_on, penalty_share = None, share
         if weight and self.penalty_data is not None:
             part, penalty_share = self._my_part(self.penalty_deck.batch(steps))

@@ -29,7 +29,7 @@ def asked_for(
     """
     asked = {_IN_WORDS.get(name, name): value for name, value in settings.items() if name != "tensorboard"}
     if "shuffle" in asked:
-        asked["shuffle"] = asked["shuffle"] == "shuffle" or None
+        asked["shuffle"] = (asked["shuffle"] == "shuffle" and "shuffle_within" not in asked) or None
     if "clip" in asked:
         asked["clip"] = "none" if asked["clip"] is None else asked["clip"]
     options = {f"penalty_{name}": value for name, value in (penalty_options or {}).items()}

@@ -53,8 +53,9 @@ def check_train(
         one_of("--penalty-states", penalty_options["states"], _names.STATES)
     if "window" in penalty_options:
         whole_number("--penalty-window", penalty_options["window"])
-    if "window" in settings:
-        whole_number("--truncate", settings["window"], 2)
+    for name, option in {"shuffle_within": "--shuffle-within", "window": "--truncate"}.items():
+        if name in settings:
+            whole_number(option, settings[name], 2)
     given = {**settings["model_options"], **settings}
     for name in ("epochs", "batch_size", "patience", "hidden", "layers"):
         if name in given:

@@ -22,7 +22,7 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
 from anyorder.paper import datasets
 from anyorder.paper.datasets import Dataset
-from anyorder.paper.trials import SHUFFLED, Outcome, Trial, short
+from anyorder.paper.trials import Outcome, Trial, short, shuffles
 from anyorder.penalties import SIRE, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
@@ -36,8 +36,9 @@ def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
     of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
     (its share of the training part), ``standardize`` (True, or the deviation that every feature gets), ``votes``
-    (orderings that π-SGD averages over), ``truncate`` (window of truncated backpropagation), ``track`` (measure the
-    validation part after every epoch, draw it, and keep the best epoch), and what the method's model and penalty take.
+    (orderings that π-SGD averages over), ``shuffle_within`` (windows that fresh orderings stay in), ``truncate``
+    (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
+    the best epoch), and what the method's model and penalty take.
     """
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
     chosen = data if isinstance(data, Dataset) else data[wanted]
@@ -88,7 +89,8 @@ def _train_and_test(
         batch_size=setting["batch_size"],
         learning_rate=setting["learning_rate"],
         weight_decay=setting.get("weight_decay", 0.0),
-        order="shuffle" if method in SHUFFLED else "keep",
+        order="shuffle" if shuffles(method) else "keep",
+        shuffle_within=setting.get("shuffle_within"),
         window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         gap_every=0,
         seed=trial.seed,

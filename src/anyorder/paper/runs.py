@@ -18,7 +18,7 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
 from anyorder.orderings import random_orderings, reorder
 from anyorder.paper.tasks import TASKS, Task, splits
-from anyorder.paper.trials import SHUFFLED, Outcome, Trial, short
+from anyorder.paper.trials import Outcome, Trial, short, shuffles
 from anyorder.penalties import SIRE, SUB, InvarianceBudget, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
@@ -87,7 +87,7 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
             batch_size=setting["batch_size"],
             learning_rate=setting["learning_rate"],
             weight_decay=setting.get("weight_decay", 0.0),
-            order="shuffle" if trial.method in SHUFFLED else "keep",
+            order="shuffle" if shuffles(trial.method) else "keep",
             gap_every=0,
             seed=trial.seed,
             device=device,

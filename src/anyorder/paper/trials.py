@@ -19,7 +19,15 @@ from anyorder._checks import one_of, whole_number
 Row = dict[str, Any]
 Outcome = dict[str, Any]
 Setting = Mapping[str, Any]
-SHUFFLED = ("pi-sgd", "sire+shuffle")  # a fresh random ordering of every sample each epoch
+
+
+def shuffles(method: str) -> bool:
+    """Whether ``method`` reads every sample in a fresh random ordering each epoch.
+
+    >>> shuffles("pi-sgd"), shuffles("sire+shuffle"), shuffles("sire")
+    (True, True, False)
+    """
+    return method == "pi-sgd" or method.endswith("+shuffle")
 
 
 def without_penalty(method: str) -> str:
@@ -28,7 +36,7 @@ def without_penalty(method: str) -> str:
     >>> without_penalty("sire+shuffle"), without_penalty("sire-prefix-1")
     ('pi-sgd', 'plain')
     """
-    return "pi-sgd" if method in SHUFFLED else "plain"
+    return "pi-sgd" if shuffles(method) else "plain"
 
 
 def short(value: float) -> float:
