@@ -1149,7 +1149,7 @@ def test_validation_is_weighted_as_its_sets_are():
         ({"clip": 0.0}, "clip must be above 0"),
         ({"order": "random"}, "order must be one of 'keep', 'shuffle'; got 'random'"),
         ({"order": "shuffle", "shuffle_within": 1}, "shuffle_within must be at least 2; got 1"),
-        ({"shuffle_within": 7}, "shuffle_within goes with order='shuffle'; got 7 with 'keep'"),
+        ({"shuffle_within": 7}, "shuffle_within=7 needs order='shuffle'; got order='keep'"),
         ({"window": 1}, "window must be at least 2; got 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"seed": -1}, "seed must be at least 0"),

@@ -74,7 +74,7 @@ def train(
         None, help="Where sire swaps: after a subset drawn at random, or a prefix of the given order (with a window)."
     ),
     shuffle: bool = typer.Option(False, "--shuffle", help="Read each set in a fresh random order every epoch."),
-    shuffle_within: int | None = typer.Option(None, help="The same, but only inside consecutive windows of so many."),
+    shuffle_within: int | None = typer.Option(None, help="As --shuffle, inside windows of so many alone."),
     truncate: int | None = typer.Option(None, help="Send gradients back through so many elements at most."),
     epochs: int | None = typer.Option(None, help="Passes over the sets."),
     batch_size: int | None = typer.Option(None, help="Sets a step."),

@@ -95,7 +95,7 @@ class TrainConfig:
                 object.__setattr__(self, name, real_number(name, value, **rule))
         one_of("order", self.order, ["keep", "shuffle"])
         if self.shuffle_within is not None and self.order != "shuffle":
-            raise InputError(f"shuffle_within goes with order='shuffle'; got {self.shuffle_within} with {self.order!r}")
+            raise InputError(f"shuffle_within={self.shuffle_within} needs order='shuffle'; got order={self.order!r}")
         one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
         folder = isinstance(self.tensorboard, (str, Path))
         kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}
