@@ -204,6 +204,17 @@ def test_the_best_epoch_is_kept_and_drawn(tmp_path):
     assert len(outcome["curve"]["validation"]) == 2
 
 
+def test_a_recurrence_can_be_tested_by_the_mean_over_orderings_too(tmp_path):
+    trial = Trial("test", "pi-sgd", {**SETTING, "votes": 20, "data": "beats"}, seed=0, scale="smoke")
+    (voted,) = real_runs.run_split(trial, generated.beats(), tmp_path / "votes")
+    once = dataclasses.replace(trial, setting={**trial.setting, "votes": 1})
+    (both,) = real_runs.run_split(once, generated.beats(), tmp_path / "both", orderings=20)
+    assert both["metrics"]["accuracy_20_orderings"] == voted["metrics"]["accuracy"] != both["metrics"]["accuracy"]
+    pooled = dataclasses.replace(trial, method="deepsets")
+    (invariant,) = real_runs.run_split(pooled, generated.beats(), tmp_path / "pooled", orderings=20)
+    assert "accuracy_20_orderings" not in invariant["metrics"]
+
+
 def test_shuffling_can_stay_inside_windows(tmp_path, monkeypatch):
     seen = []
 

@@ -30,7 +30,9 @@ from anyorder.training import TrainConfig, train
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
 
-def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
+def run_split(
+    trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", orderings: int | None = None
+) -> list[Outcome]:
     """Train ``trial.method`` on the training part of a :class:`Dataset` and test it on the test part.
 
     ``data`` (or ``points``) of the setting names the data set where there are several. Further: ``labels`` (the share
@@ -38,14 +40,15 @@ def run_split(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
     (its share of the training part), ``standardize`` (True, or the deviation that every feature gets), ``votes``
     (orderings that π-SGD averages over), ``shuffle_within`` (windows that fresh orderings stay in), ``truncate``
     (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
-    the best epoch), and what the method's model and penalty take.
+    the best epoch), and what the method's model and penalty take. With ``orderings`` a recurrence is also tested by the
+    mean of its answers to so many random orderings of each set.
     """
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
     chosen = data if isinstance(data, Dataset) else data[wanted]
     assert chosen.test is not None
     rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
-    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir, device)
+    outcome = _train_and_test(trial, parts, len(chosen.class_names), workdir, device, orderings)
     return [outcome]
 
 
@@ -70,7 +73,12 @@ def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
 
 
 def _train_and_test(
-    trial: Trial, parts: tuple[SetData, SetData, SetData], classes: int, workdir: Path, device: str
+    trial: Trial,
+    parts: tuple[SetData, SetData, SetData],
+    classes: int,
+    workdir: Path,
+    device: str,
+    orderings: int | None = None,
 ) -> dict[str, Any]:
     setting, method = dict(trial.setting), trial.method
     if spread := setting.get("standardize"):
@@ -121,6 +129,8 @@ def _train_and_test(
         "training_seconds": result.seconds,
         "samples_per_second": len(labelled) * len(result.history) / max(result.seconds, 1e-9),
     }
+    if orderings is not None and isinstance(model, RecurrentSetModel):
+        measured[f"accuracy_{orderings}_orderings"] = _figures(model, test, orderings, trial.seed)["accuracy"]
     outcome: dict[str, Any] = {
         "validation": _shortened(_figures(model, validation, votes, trial.seed)),
         "metrics": _shortened(measured),
