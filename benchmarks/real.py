@@ -11,7 +11,7 @@ import torch
 
 from anyorder.paper.real_experiments import REAL_EXPERIMENTS
 from anyorder.paper.real_runs import build_model, build_penalty, rate_over_plain_torch
-from anyorder.paper.trials import SHUFFLED
+from anyorder.paper.trials import shuffles
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig
 from benchmarks.timing import entry
@@ -48,7 +48,7 @@ def _rate(method: str, setting: dict[str, Any], elements: int, features: int, cl
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(samples, elements, features, generator=generator)
     data = SetData.of(values, torch.randint(classes, (samples,), generator=generator))
-    order = "shuffle" if method in SHUFFLED else "keep"
+    order = "shuffle" if shuffles(method) else "keep"
     config = TrainConfig(batch_size=batch, order=order, gap_every=0, device="cpu")
     penalty = build_penalty(method, setting)
     penalised = {} if penalty is None else {"penalty": penalty, "penalty_weight": setting["penalty_weight"]}
