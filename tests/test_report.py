@@ -131,6 +131,9 @@ def test_claims_hold_or_do_not_by_the_numbers():
     (verdict,) = [claim for claim in claims if claim.text.startswith("SIRE beats SUB")]
     assert verdict.verdict == "holds"
     assert "0.982 ± 0.002 against 0.962 ± 0.002, paired difference +0.020" in verdict.text
+    once = claims_of(experiment, [row for row in rows_of("sub-vs-sire", by_weight) if row["seed"] == 0])
+    assert once[0].text.startswith("sire is to have accuracy at least 0.95: it is 0.98")
+    assert once[0].verdict is None
     worse = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9 * by_weight(trial, n)))
     assert next(claim for claim in worse if claim.text.startswith("sire has accuracy")).verdict == "does not hold"
     level = claims_of(experiment, rows_of("sub-vs-sire", lambda trial, n: 0.9))

@@ -42,8 +42,9 @@ def _of_band(expected: Expected, chosen: Sequence[Row]) -> list[Claim]:
         return []
     place = ", ".join(f"{key} {value}" for key, value in expected.where.items())
     asked = f"at least {low:g}" if high >= 1 else f"between {low:g} and {high:g}"
-    text = f"{expected.method}{f' ({place})' if place else ''} has {expected.metric} {asked}: it is {pm(ours)}"
     verdict = _held(low <= ours.mean <= high) if len(ours) > 1 else None
+    has = "is to have" if verdict is None else "has"  # one seed decides nothing
+    text = f"{expected.method}{f' ({place})' if place else ''} {has} {expected.metric} {asked}: it is {pm(ours)}"
     asked_by_paper = expected.paper is not None and low <= expected.paper <= high
     return [Claim(text, verdict, beside=not asked_by_paper)]
 
