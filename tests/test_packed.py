@@ -6,6 +6,7 @@ from torch import nn
 
 import anyorder as ao
 from anyorder import gru, lstm, packed
+from anyorder.trajectory import tree_leaves
 
 SIZES = [5, 5, 4, 4, 2, 1]  # the samples of each step; a sixth sample has no element at all
 
@@ -186,7 +187,7 @@ def test_states_of_a_pass_made_for_the_last_alone_can_still_be_had(monkeypatch, 
         torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
 
 
-def test_transformed_and_mixed_precision_passes_are_left_to_torch(kind):
+def test_transformed_and_half_precision_passes_are_left_to_torch(kind):
     recurrence = ao.recurrence(kind.layer(3, 4))
     elements = torch.randn(2, 5, 3)
     parameters = dict(recurrence.named_parameters())
@@ -200,8 +201,41 @@ def test_transformed_and_mixed_precision_passes_are_left_to_torch(kind):
         torch.testing.assert_close(transformed[f"recurrence.{name}"], parameter.grad)
     with torch.autograd.forward_ad.dual_level():
         assert not packed.applies(elements)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.float16):
         assert not packed.applies(elements)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([9, 0, 4, 1, 9])])
+def test_under_autocast_products_are_rounded_and_states_are_not(kind, lengths):
+    recurrence, elements = ao.recurrence(kind.layer(3, 16)), torch.randn(5, 9, 3)
+    weights = list(recurrence.parameters())
+
+    def states_and_gradients(dtype):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            scanned = recurrence.scan(elements.to(dtype), lengths)
+        states = torch.cat([leaf.flatten(1) for leaf in tree_leaves(scanned.states)], 1)
+        assert states.dtype == scanned.elements.dtype == torch.float32
+        return [states, *torch.autograd.grad(states.square().sum(), weights)]
+
+    for exact, close in zip(*map(states_and_gradients, (torch.float32, torch.bfloat16)), strict=True):
+        assert 0 < (close - exact).norm() < 0.02 * exact.norm()
+
+
+def test_under_autocast_small_changes_of_a_state_add_up():
+    """One step moves the state by less than bfloat16 can tell from nothing, so that torch's kernel stands still."""
+    recurrence = ao.recurrence(nn.GRU(1, 2))
+    with torch.no_grad():
+        for parameter in recurrence.parameters():
+            parameter.zero_()
+        recurrence.module.bias_ih_l0.copy_(torch.tensor([0.0, 0.0, 7.0, 7.0, 3.0, 3.0]))  # keep .999 of the state
+    elements = torch.ones(1, 1000, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = recurrence.scan(elements).last
+        with torch.no_grad():
+            torchs = recurrence.scan(elements).last
+    exact = recurrence.scan(elements).last
+    torch.testing.assert_close(ours, exact, rtol=0.01, atol=0)
+    assert torchs.max() < 0.8 * exact.max()
 
 
 def test_forward_derivatives_of_a_gru_are_torchs():

@@ -147,7 +147,7 @@ def test_dropout_of_the_module_never_enters_a_commuting_recurrence(law: str, gen
         rnn.weight_ih_l1.fill_(1.0)
     r = ao.recurrence(rnn).train()
     elements = torch.randint(1, 9, (8, 6, 1)).float()
-    assert r.scan(elements).dropped
+    assert not r.scan(elements).repeatable
     assert EVERY[law](r, elements, generator=generator).item() == 0.0
     assert EVERY[law](r.scan(elements), generator=generator).item() == 0.0
 
@@ -160,7 +160,7 @@ def test_reused_states_and_recomputed_ones_agree(name: str, window: int | None) 
     penalty = ao.SIRE(states="prefix", window=window, pairs=4)
     reused = penalty(r.scan(elements, lengths), generator=torch.Generator().manual_seed(1))
     t = r.scan(elements, lengths)
-    t.dropped = True  # both branches by stepping
+    t.repeatable = False  # both branches by stepping
     stepped = penalty(t, generator=torch.Generator().manual_seed(1))
     alone = penalty(r, elements, lengths, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(reused, stepped)

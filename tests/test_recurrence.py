@@ -135,12 +135,12 @@ def test_dropout_acts_between_layers_in_train_mode_and_never_in_step() -> None:
     r = ao.recurrence(nn.GRU(2, 8, num_layers=2, dropout=0.5))
     elements = torch.randn(4, 6, 2)
     r.train()
-    assert r.scan(elements).dropped
+    assert not r.scan(elements).repeatable
     assert not torch.equal(r.scan(elements).last, r.scan(elements).last)
     state = r.start(4)
     assert torch.equal(r.step(elements[:, 0], state), r.step(elements[:, 0], state))
     r.eval()
-    assert not r.scan(elements).dropped
+    assert r.scan(elements).repeatable
     assert torch.equal(r.scan(elements).last, r.scan(elements).last)
     plain = r.scan(elements).last
     masked = r.train().scan(elements).last
@@ -160,7 +160,7 @@ class DroppingCell(nn.Module):
 def test_an_own_modules_dropout_acts_in_scan_and_not_in_step() -> None:
     r = ao.recurrence(DroppingCell(), start=torch.zeros(1, 4))
     elements = torch.randn(4, 6, 2)
-    assert r.scan(elements).dropped
+    assert not r.scan(elements).repeatable
     assert torch.equal(r.step(elements[:, 0], r.start(4)), r.step(elements[:, 0], r.start(4)))
     assert r._step.drop.training
 
@@ -179,24 +179,24 @@ def test_functional_dropout_of_an_own_module_acts_in_scan_and_not_in_step(wrap) 
     module, elements = FunctionalDropout(), torch.randint(1, 9, (8, 6, 1)).float()
     r = ao.recurrence(wrap(module), start=torch.zeros(1, 1))
     assert len(list(r.parameters())) == 1
-    assert r.scan(elements).dropped
+    assert not r.scan(elements).repeatable
     assert torch.equal(r.step(elements[:, 0], r.start(8)), elements[:, 0])
     assert module.training
     for penalty in (ao.SIRE(), ao.SIRE(states="prefix"), ao.SIRE(states="prefix", window=1), ao.SUB()):
         assert penalty(r, elements).item() == 0.0
         assert penalty(r.scan(elements)).item() == 0.0
-    assert not r.eval().scan(elements).dropped
-    assert not ao.recurrence(NormedCell(2, 4)).scan(torch.randn(3, 5, 2)).dropped
+    assert r.eval().scan(elements).repeatable
+    assert ao.recurrence(NormedCell(2, 4)).scan(torch.randn(3, 5, 2)).repeatable
 
 
 def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
     gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5), torch.randn(4, 6, 2)
     r = ao.recurrence(gru)
     gru.eval()
-    assert not r.scan(elements).dropped
+    assert r.scan(elements).repeatable
     assert torch.equal(r.scan(elements).last, r.scan(elements).last)
     gru.train()
-    assert r.scan(elements).dropped
+    assert not r.scan(elements).repeatable
 
 
 def test_it_owns_what_it_wraps() -> None:

@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyorder.packed import differentiable_backward, rows_before, stretches
+from anyorder.packed import (
+    add_product,
+    affine,
+    differentiable_backward,
+    product,
+    rounded,
+    rounded_to,
+    rows_before,
+    stretches,
+)
 
 
 def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -24,7 +33,7 @@ def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Te
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or (w_hh.new_zeros(len(w_hh)), w_hh.new_zeros(len(w_hh)))
-    return _Scan.apply(rows, first, w_ih, w_hh, b_ih, b_hh, sizes)
+    return _Scan.apply(rows, first, w_ih, w_hh, b_ih, b_hh, sizes, rounded_to())
 
 
 class _Scan(torch.autograd.Function):
@@ -40,33 +49,36 @@ class _Scan(torch.autograd.Function):
         b_ih: Tensor,
         b_hh: Tensor,
         sizes: Sequence[int],
+        precision: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
         hidden = w_hh.shape[1]
         states = rows.new_empty(len(rows), hidden)
         last = first.clone()
         offsets = [0, *accumulate(sizes)]
         kept: list[Tensor] = []
-        state, recurrent = first[: sizes[0]], w_hh.t()
-        product = rows.new_empty(sizes[0], 3 * hidden)
-        of_rz, of_n = product.split([2 * hidden, hidden], 1)
+        state, inward, recurrent = first[: sizes[0]], *rounded(precision, w_ih.t(), w_hh.t())
+        bias, recurrent_bias = rounded(precision, b_ih, b_hh)
+        from_state = rows.new_empty(sizes[0], 3 * hidden)
+        of_rz, of_n = from_state.split([2 * hidden, hidden], 1)
         for steps in stretches(sizes, 3 * hidden):
             span, counts = slice(offsets[steps.start], offsets[steps.stop]), sizes[steps.start : steps.stop]
-            gates = torch.addmm(b_ih, rows[span], w_ih.t())
+            gates = affine(bias, rows[span], inward)
             m = rows.new_empty(len(gates), hidden)
             views = (gates[:, : 2 * hidden], *gates.split(hidden, 1), m, states[span])
             for rz, r, z, n, inner, after in zip(*(view.split(counts) for view in views), strict=True):
                 size = len(after)
                 if size < len(state):
                     last[size : len(state)] = state[size:]
-                    state, product, of_rz, of_n = state[:size], product[:size], of_rz[:size], of_n[:size]
-                torch.addmm(b_hh, state, recurrent, out=product)
+                    state, from_state = state[:size], from_state[:size]
+                    of_rz, of_n = of_rz[:size], of_n[:size]
+                affine(recurrent_bias, state, recurrent, out=from_state)
                 rz.add_(of_rz).sigmoid_()
                 inner.copy_(of_n)
                 n.addcmul_(r, inner).tanh_()
                 state = torch.lerp(n, state, z, out=after)
             kept += [gates, m]
         last[: len(state)] = state
-        ctx.sizes = sizes
+        ctx.sizes, ctx.precision = sizes, precision
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, first, w_ih, w_hh, b_ih, b_hh, states, *kept)
         return states, last
@@ -77,8 +89,9 @@ class _Scan(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
             weights, asked = (w_ih, w_hh, b_ih, b_hh), (to_states, to_last)
             wanted = ctx.needs_input_grad
-            return *differentiable_backward(_cell, rows, [first], weights, wanted, ctx.sizes, asked), None
+            return *differentiable_backward(_cell, rows, [first], weights, wanted, ctx.sizes, asked), None, None
         hidden = w_hh.shape[1]
+        inward, recurrent = rounded(ctx.precision, w_ih, w_hh)
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         to_w_ih, to_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
         to_b_ih, to_b_hh = w_hh.new_zeros(3 * hidden), w_hh.new_zeros(3 * hidden)
@@ -108,15 +121,15 @@ class _Scan(torch.autograd.Function):
                     running.add_(added)
                 gate.mul_(spread)
                 direct.mul_(running)
-                running.mul_(share).addmm_(row, w_hh)
-            to_w_hh.addmm_(flat.t(), before)
+                add_product(running.mul_(share), row, recurrent)
+            add_product(to_w_hh, flat.t(), *rounded(ctx.precision, before))
             to_b_hh += flat.sum(0)
             to_gates[:, 2] = to_n  # from the side of the rows, n is not behind r
-            to_w_ih.addmm_(flat.t(), rows[span])
+            add_product(to_w_ih, flat.t(), *rounded(ctx.precision, rows[span]))
             to_b_ih += flat.sum(0)
             if to_rows is not None:
-                torch.mm(flat, w_ih, out=to_rows[span])
-        return to_rows, carried, to_w_ih, to_w_hh, to_b_ih, to_b_hh, None
+                product(flat, inward, out=to_rows[span])
+        return to_rows, carried, to_w_ih, to_w_hh, to_b_ih, to_b_hh, None, None
 
 
 def _cell(row: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:

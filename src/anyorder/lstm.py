@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyorder.packed import differentiable_backward, rows_before, stretches
+from anyorder.packed import (
+    add_product,
+    affine,
+    differentiable_backward,
+    product,
+    rounded,
+    rounded_to,
+    rows_before,
+    stretches,
+)
 
 
 def scan(
@@ -26,7 +35,7 @@ def scan(
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or (w_hh.new_zeros(len(w_hh)), w_hh.new_zeros(len(w_hh)))
-    return _Scan.apply(rows, *first, w_ih, w_hh, b_ih, b_hh, sizes)
+    return _Scan.apply(rows, *first, w_ih, w_hh, b_ih, b_hh, sizes, rounded_to())
 
 
 class _Scan(torch.autograd.Function):
@@ -43,16 +52,18 @@ class _Scan(torch.autograd.Function):
         b_ih: Tensor,
         b_hh: Tensor,
         sizes: Sequence[int],
+        precision: torch.dtype | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         hidden = w_hh.shape[1]
         every_h, every_c = rows.new_empty(2, len(rows), hidden)
         last_h, last_c = first_h.clone(), first_c.clone()
         offsets = [0, *accumulate(sizes)]
         kept: list[Tensor] = []
-        h, c, recurrent, bias = first_h[: sizes[0]], first_c[: sizes[0]], w_hh.t(), b_ih + b_hh
+        h, c = first_h[: sizes[0]], first_c[: sizes[0]]
+        inward, recurrent, bias = rounded(precision, w_ih.t(), w_hh.t(), b_ih + b_hh)
         for steps in stretches(sizes, 4 * hidden):
             span, counts = slice(offsets[steps.start], offsets[steps.stop]), sizes[steps.start : steps.stop]
-            gates = torch.addmm(bias, rows[span], w_ih.t())
+            gates = affine(bias, rows[span], inward)
             squashed = rows.new_empty(len(gates), hidden)  # tanh(c)
             views = (gates, gates[:, : 2 * hidden], *gates.split(hidden, 1), squashed, every_h[span], every_c[span])
             for all_gates, i_and_f, i, f, g, o, tanh_c, next_h, next_c in zip(
@@ -62,7 +73,7 @@ class _Scan(torch.autograd.Function):
                 if size < len(h):
                     last_h[size : len(h)], last_c[size : len(h)] = h[size:], c[size:]
                     h, c = h[:size], c[:size]
-                all_gates.addmm_(h, recurrent)
+                add_product(all_gates, h, recurrent)
                 i_and_f.sigmoid_()
                 g.tanh_()
                 o.sigmoid_()
@@ -70,7 +81,7 @@ class _Scan(torch.autograd.Function):
                 h = torch.mul(o, torch.tanh(c, out=tanh_c), out=next_h)
             kept += [gates, squashed]
         last_h[: len(h)], last_c[: len(h)] = h, c
-        ctx.sizes = sizes
+        ctx.sizes, ctx.precision = sizes, precision
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, first_h, first_c, w_ih, w_hh, b_ih, b_hh, every_h, every_c, *kept)
         return every_h, every_c, last_h, last_c
@@ -80,9 +91,10 @@ class _Scan(torch.autograd.Function):
         rows, first_h, first_c, w_ih, w_hh, b_ih, b_hh, every_h, every_c, *kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
             first, weights, wanted = (first_h, first_c), (w_ih, w_hh, b_ih, b_hh), ctx.needs_input_grad
-            return *differentiable_backward(_cell, rows, first, weights, wanted, ctx.sizes, given), None
+            return *differentiable_backward(_cell, rows, first, weights, wanted, ctx.sizes, given), None, None
         to_h, to_c, to_last_h, to_last_c = given
         hidden = w_hh.shape[1]
+        inward, recurrent = rounded(ctx.precision, w_ih, w_hh)
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         to_w_ih, to_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
         to_bias = w_hh.new_zeros(4 * hidden)
@@ -120,13 +132,13 @@ class _Scan(torch.autograd.Function):
                 of_c.mul_(spread)
                 of_h.mul_(running_h)
                 running_c.mul_(keep)
-                torch.mm(row, w_hh, out=running_h)
-            to_w_hh.addmm_(flat.t(), before_h)
-            to_w_ih.addmm_(flat.t(), rows[span])
+                product(row, recurrent, out=running_h)
+            add_product(to_w_hh, flat.t(), *rounded(ctx.precision, before_h))
+            add_product(to_w_ih, flat.t(), *rounded(ctx.precision, rows[span]))
             to_bias += flat.sum(0)
             if to_rows is not None:
-                torch.mm(flat, w_ih, out=to_rows[span])
-        return to_rows, carried_h, carried_c, to_w_ih, to_w_hh, to_bias, to_bias.clone(), None
+                product(flat, inward, out=to_rows[span])
+        return to_rows, carried_h, carried_c, to_w_ih, to_w_hh, to_bias, to_bias.clone(), None, None
 
 
 def _cell(row: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -170,7 +170,7 @@ class SIRE(_Penalty):
         partner = before + 1 + random_below(reach, generator)
         a, b = batch.elements[sample[:, None], torch.stack([before, partner], 1)].unbind(1)
         trajectory, step = batch.trajectory, batch.recurrence.step
-        if trajectory.dropped or not self.through_states:
+        if not trajectory.repeatable or not self.through_states:
             # the pass cannot be had again by stepping, or its steps are not to learn: share its state, step both
             return _swap(batch.recurrence, self._reached(batch, sample, before), a, b)
         further = 2 if self.window == 1 else 1  # what the pass has done already of f(s, a, b)

@@ -123,9 +123,10 @@ class Recurrence(nn.Module):
         start = self.start(elements.shape[0]) if state is None else state
         layout = Layout(elements, lengths)
         if not layout.sizes:
-            return Trajectory(self, elements, lengths, start, start, None, layout, False, state is not None)
+            return Trajectory(self, elements, lengths, start, start, None, layout, True, state is not None)
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout, last_alone)
-        return Trajectory(self, elements, lengths, start, last, select, layout, dropped, state is not None)
+        repeatable = not (dropped or torch.is_autocast_enabled(elements.device.type))
+        return Trajectory(self, elements, lengths, start, last, select, layout, repeatable, state is not None)
 
     def _require_state(self, state: State, batch: int, name: str) -> None:
         for leaf in tree_leaves(state):
@@ -312,6 +313,11 @@ class NativeRecurrence(Recurrence):
                 f"elements are {elements.dtype}, the recurrence's weights {dtype}; convert one, "
                 f"e.g. elements.to({dtype})"
             )
+
+    def scan_unchecked(self, elements: Tensor, lengths: Tensor | None, **options: Any) -> Trajectory:
+        if applies(elements):  # what autocast made of them; our passes read and keep the precision of the weights
+            elements = elements.to(self._weights(0)[0].dtype)
+        return super().scan_unchecked(elements, lengths, **options)
 
     def step(self, element: Tensor, state: State) -> State:
         new = []

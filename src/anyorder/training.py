@@ -35,7 +35,7 @@ from anyorder.processor import denormals_flushed, threads_for
 from anyorder.progress import Journal, Record, Silent, display
 from anyorder.tables import SetData
 from anyorder.train_config import LOSSES, OPTIMIZERS, Loss, TrainConfig, TrainResult
-from anyorder.trajectory import tree_map
+from anyorder.trajectory import Trajectory, tree_leaves, tree_map
 
 __all__ = ["LOSSES", "OPTIMIZERS", "Objective", "TrainConfig", "TrainResult", "reads_in_windows", "train"]
 
@@ -47,8 +47,8 @@ class Objective(nn.Module):
 
     ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The
     penalty reuses the pass's own trajectory; with ``penalty_on = (elements, lengths)`` it is taken on those
-    (unlabelled) samples instead. Under autocast it is computed in full precision by a pass of its own: two
-    nearly equal states cannot be told apart in bfloat16.
+    (unlabelled) samples instead. Under autocast its own steps are in full precision, since two nearly equal states
+    cannot be told apart in bfloat16; where the pass kept its states in bfloat16 too, they are computed anew.
 
     >>> import anyorder as ao
     >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
@@ -74,11 +74,14 @@ class Objective(nn.Module):
             return self.model(elements, lengths), elements.new_zeros((), dtype=torch.float32)
         device = elements.device.type
         mixed = torch.is_autocast_enabled(device)
-        if penalty_on is None and not mixed and self._reuses:
+        trajectory = None
+        if penalty_on is None and self._reuses:
             output, trajectory = self.model(elements, lengths, return_trajectory=True)
-            return output, self.penalty(trajectory, generator=generator)
-        output = self.model(elements, lengths)
+        else:
+            output = self.model(elements, lengths)
         with torch.autocast(device, enabled=False) if mixed else nullcontext():
+            if trajectory is not None and not _in_half_precision(trajectory):
+                return output, self.penalty(trajectory, generator=generator)
             batch = (elements, lengths) if penalty_on is None else penalty_on
             return output, self.penalty(self.model, *batch, generator=generator)
 
@@ -509,8 +512,8 @@ class _Run:
         if self.validation is None:
             return None
         assert self.validation.targets is not None
-        with self._autocast():
-            outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
+        # In full precision whatever the training is in: that is how the model will be used.
+        outputs = predict_shared(self.model, self.validation, self.rank, self.world)
         outputs, targets = matched(outputs, self.validation.targets)
         if self.metric is not None:
             return float(self.metric(outputs, targets))
@@ -518,6 +521,11 @@ class _Run:
         if self.validation_weights is not None and value.dim():
             value = value.reshape(len(value), -1).mean(1) * self.validation_weights
         return float(value.mean())
+
+
+def _in_half_precision(trajectory: Trajectory) -> bool:
+    leaves = [trajectory.elements, *tree_leaves(trajectory.last)]
+    return any(leaf.dtype in (torch.float16, torch.bfloat16) for leaf in leaves)
 
 
 def _device(name: str) -> torch.device:

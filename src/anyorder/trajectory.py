@@ -48,8 +48,8 @@ class Trajectory:
     ``last``: the state after each sample's own last element. ``at(index)``: states after that many elements.
     ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
     sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
-    ``dropped`` tells that the scan applied dropout, so that its states cannot be had again by stepping; ``continued``
-    that it went on from a given state, not from the recurrence's start.
+    ``repeatable`` tells that stepping gives the same states again, as it does not after dropout or outside the autocast
+    that the scan ran under; ``continued`` that it went on from a given state, not from the recurrence's start.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Trajectory:
         last: State,
         select: Callable[[Tensor], State] | None,
         layout: Layout,
-        dropped: bool,
+        repeatable: bool,
         continued: bool,
     ) -> None:
         self.recurrence = recurrence
         self.elements = elements
         self.lengths = lengths
         self.last = last
-        self.dropped = dropped
+        self.repeatable = repeatable
         self.continued = continued
         self._start = start
         self._select = select
