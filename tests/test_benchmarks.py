@@ -13,7 +13,7 @@ from benchmarks.timing import entry, medians
 import anyorder as ao
 
 ROOT = Path(__file__).parent.parent
-QUICK = ["core", "growth", "real", "loop", "scale"]  # models and compactness: tests/test_model_benchmarks.py
+QUICK = ["core", "precision", "growth", "real", "loop", "scale"]  # models and compactness: tests/test_model_benchmarks.py
 
 
 @pytest.mark.parametrize("part", QUICK)
