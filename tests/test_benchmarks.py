@@ -13,7 +13,8 @@ from benchmarks.timing import entry, medians
 import anyorder as ao
 
 ROOT = Path(__file__).parent.parent
-QUICK = ["core", "precision", "growth", "real", "loop", "scale"]  # models and compactness: tests/test_model_benchmarks.py
+# models and compactness: tests/test_model_benchmarks.py
+QUICK = ["core", "precision", "growth", "real", "loop", "scale"]
 
 
 @pytest.mark.parametrize("part", QUICK)

@@ -45,8 +45,9 @@ class TrainConfig:
     consecutive ones. ``window``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many epochs
     without a better validation figure. ``maximize``: a larger ``metric`` is better. ``gap_every``: epochs between two
     measurements of the order gap on ``gap_samples`` fixed samples (0: never). ``checkpoint_seconds``: the least time
-    between two checkpoints (0: after each step). ``mixed_precision``: "no", "fp16", "bf16" (on a CPU
-    faster where the processor multiplies it) or None (what ``accelerate launch`` says); validation is in full precision. ``device``: "auto" or a name torch knows.
+    between two checkpoints (0: after each step). ``mixed_precision``: "no", "fp16", "bf16" (on a CPU for
+    processors that multiply it) or None (what ``accelerate launch`` says); validation is always in full precision.
+    ``device``: "auto" or a name torch knows.
     ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
