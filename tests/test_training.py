@@ -159,15 +159,22 @@ def test_under_autocast_the_states_of_the_pass_serve_the_penalty(monkeypatch):
     assert len(scans) == 1
 
 
+def test_a_model_in_half_precision_shares_its_pass_with_the_penalty(monkeypatch):
+    subject = model().to(torch.bfloat16)
+    monkeypatch.setattr(type(subject), "encode", None)  # what a pass of the penalty's own would need
+    output, penalty = Objective(subject, ao.SIRE(states="prefix"))(torch.rand(8, 5, 1).to(torch.bfloat16))
+    assert output.dtype == torch.bfloat16
+    assert penalty.isfinite()
+
+
 def test_validation_is_in_full_precision():
-    seen: list[torch.dtype] = []
+    def metric(outputs: Tensor, _: Tensor) -> float:
+        return float(outputs.sum())
 
-    def metric(outputs: Tensor, targets: Tensor) -> float:
-        seen.append(outputs.dtype)
-        return float((outputs - targets).abs().mean())
-
-    trained(sums(16), epochs=1, mixed_precision="bf16", validation=sums(16), metric=metric)
-    assert seen == [torch.float32]
+    held = sums(16)
+    subject, result = trained(sums(16), epochs=1, mixed_precision="bf16", validation=held, metric=metric)
+    expected = metric(subject(*held.batch(torch.arange(16))), torch.empty(0))
+    assert result.best_validation == pytest.approx(expected, rel=1e-5)
 
 
 def test_mixed_precision_trains():

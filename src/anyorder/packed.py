@@ -4,8 +4,8 @@ torch's CPU kernels leave a graph of a dozen nodes a step, and their backward pa
 weights' gradients at each. Ours are one autograd function a layer: a few calls in place a step, and the weights'
 gradients are one large product for every stretch of steps. Stretches are short enough to stay in the processor's cache.
 
-Under autocast to bfloat16 the factors of their matrix products are rounded to it, and nothing else: states, gates and
-gradients stay in the precision of the weights, so that small changes of a state add up over many steps.
+Under autocast to bfloat16 their matrix products are computed in it, and nothing else is: states, what is done to them
+and their gradients stay in the precision of the weights, so that small changes of a state add up over many steps.
 """
 
 from __future__ import annotations

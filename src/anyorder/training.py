@@ -80,7 +80,7 @@ class Objective(nn.Module):
         else:
             output = self.model(elements, lengths)
         with torch.autocast(device, enabled=False) if mixed else nullcontext():
-            if trajectory is not None and not _in_half_precision(trajectory):
+            if trajectory is not None and not (mixed and _in_half_precision(trajectory)):
                 return output, self.penalty(trajectory, generator=generator)
             batch = (elements, lengths) if penalty_on is None else penalty_on
             return output, self.penalty(self.model, *batch, generator=generator)
@@ -513,7 +513,7 @@ class _Run:
             return None
         assert self.validation.targets is not None
         # In full precision whatever the training is in: that is how the model will be used.
-        outputs = predict_shared(self.model, self.validation, self.rank, self.world)
+        outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
         outputs, targets = matched(outputs, self.validation.targets)
         if self.metric is not None:
             return float(self.metric(outputs, targets))
