@@ -49,8 +49,14 @@ def _rate(method: str, setting: dict[str, Any], elements: int, features: int, cl
     values = torch.randn(samples, elements, features, generator=generator)
     data = SetData.of(values, torch.randint(classes, (samples,), generator=generator))
     order = "shuffle" if shuffles(method) else "keep"
-    within = setting.get("shuffle_within")
-    config = TrainConfig(batch_size=batch, order=order, shuffle_within=within, gap_every=0, device="cpu")
+    config = TrainConfig(
+        batch_size=batch,
+        order=order,
+        shuffle_within=setting.get("shuffle_within"),
+        mixed_precision=setting.get("mixed_precision"),
+        gap_every=0,
+        device="cpu",
+    )
     penalty = build_penalty(method, setting)
     penalised = {} if penalty is None else {"penalty": penalty, "penalty_weight": setting["penalty_weight"]}
     return rate_over_plain_torch(build_model(method, setting, features, classes, seed=0), data, config, **penalised)

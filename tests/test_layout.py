@@ -43,6 +43,7 @@ ROOMS = [
     "paper.real_experiments",
     "paper.real_runs",
     "paper.runs",
+    "paper.variants",
     "paper.sweep",
     "paper.trials",
     "paper.generated",

@@ -15,6 +15,7 @@ from anyorder.paper.datasets import Dataset
 from anyorder.paper.real_experiments import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS
 from anyorder.paper.real_verdicts import REAL_VERDICTS
 from anyorder.paper.trials import Trial
+from anyorder.paper.variants import Variants
 from anyorder.penalties import SIRE
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, TrainResult, train
@@ -227,6 +228,64 @@ def test_shuffling_can_stay_inside_windows(tmp_path, monkeypatch):
     run(tmp_path / "all", "pi-sgd", generated.beats())
     run(tmp_path / "without", "sire-prefix-9", generated.beats(), window=9)
     assert [*dict.fromkeys(seen)] == [("shuffle", 7), ("shuffle", None), ("keep", None)]
+
+
+def test_stretched_sets_keep_their_proportions_along_each_axis():
+    elements = torch.rand(400, 7, 3) + 1
+    generator = torch.Generator().manual_seed(0)
+    stretched, _ = Variants(stretch=1.25)(elements, None, generator, 0.9)
+    factors = stretched / elements
+    assert torch.allclose(factors, factors[:, :1].expand_as(factors))  # one a set and axis
+    factors = factors[:, 0]
+    assert 0.8 <= factors.min() < 0.802
+    assert 1.247 < factors.max() <= 1.25
+    assert abs(factors.log().mean()) < 0.015  # even in logarithm
+    assert len(factors.flatten().unique()) > 1100
+    assert not torch.equal(stretched, Variants(stretch=1.25)(elements, None, generator, 0.9)[0])
+
+
+def test_small_sets_come_first_and_then_the_whole_ones():
+    elements, lengths = torch.rand(3, 5, 1), torch.tensor([5, 1, 3])
+    variants = Variants(begin_with=2)
+    early, sizes = variants(elements, lengths, torch.Generator(), 0.49)
+    assert torch.equal(early, elements[:, :2])
+    assert sizes.tolist() == [2, 1, 2]
+    late, sizes = variants(elements, lengths, torch.Generator(), 0.5)
+    assert torch.equal(late, elements)
+    assert torch.equal(sizes, lengths)
+
+
+def test_variants_smoothing_and_precision_reach_the_training(tmp_path, monkeypatch):
+    seen = []
+
+    def noted(model, loss, data, *, config, augment=None, **more):
+        seen.append((loss, config.mixed_precision, augment))
+        return train(model, loss, data, config=config, augment=augment, **more)
+
+    monkeypatch.setattr(real_runs, "train", noted)
+    options = {"stretch": 1.5, "begin_with": 9, "label_smoothing": 0.2, "mixed_precision": "bf16"}
+    run(tmp_path / "with", "deepsets", generated.beats(), **options)
+    run(tmp_path / "without", "deepsets", generated.beats())
+    (smoothed, precision, augment), plain = seen
+    assert (precision, augment) == ("bf16", Variants(1.5, 9))
+    output, target = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+    surer = 0.9 * torch.log(1 + torch.tensor(-2.0).exp()) + 0.1 * torch.log(1 + torch.tensor(2.0).exp())
+    assert float(smoothed(output, target)) == pytest.approx(float(surer))
+    assert plain == ("cross-entropy", None, None)
+
+
+def test_plain_torch_is_timed_in_the_same_precision(monkeypatch):
+    seen = []
+    forward = torch.nn.GRU.forward
+    monkeypatch.setattr(
+        torch.nn.GRU, "forward", lambda *given: seen.append(torch.is_autocast_enabled("cpu")) or forward(*given)
+    )
+    for precision in ("bf16", None):
+        config = TrainConfig(batch_size=4, device="cpu", mixed_precision=precision)
+        real_runs._plain_torch_seconds(
+            RecurrentSetModel(1, 3, hidden=4), generated.beats().train.select([0, 1]), config
+        )
+    assert seen == [True, False]
 
 
 def test_shuffling_moves_elements_inside_their_own_set():

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def flat(module: nn.Module) -> Tensor:
 def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, penalty_weight=0.0, **options):
     subject = start or model()
     extra = {
-        k: options.pop(k) for k in ("validation", "unlabelled", "metric", "workdir", "log", "loss") if k in options
+        k: options.pop(k)
+        for k in ("validation", "unlabelled", "metric", "augment", "workdir", "log", "loss")
+        if k in options
     }
     config = TrainConfig(**{"epochs": 3, "batch_size": 16, **options})
     loss = extra.pop("loss", "mse")
@@ -243,6 +246,59 @@ def test_shuffling_reads_every_sample_in_fresh_orders():
     seen.clear()
     trained(data, start=Watch(), epochs=1, batch_size=4)
     assert torch.equal(seen[0][seen[0][:, 0].argsort()], data.elements.view(4, 6))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Every set times a random factor."""
+
+    most: float = 2.0
+
+    def __call__(self, elements, lengths, generator, share):
+        return elements * (1 + (self.most - 1) * torch.rand(len(elements), 1, 1, generator=generator)), lengths
+
+
+def test_augment_makes_the_batch_that_is_learnt_from():
+    data = sums(16)
+
+    def tripled(elements, lengths, generator, share):
+        return 3 * elements[:, :4], lengths
+
+    by_hand = SetData.of(3 * data.elements.view(16, 5, 1)[:, :4], data.targets)
+    torch.testing.assert_close(step_taken(data, augment=tripled), step_taken(by_hand))
+    penalised = {"penalty": SIRE, "penalty_weight": 5.0}
+    torch.testing.assert_close(step_taken(data, augment=tripled, **penalised), step_taken(by_hand, **penalised))
+
+
+def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_gap():
+    shapes, shares = [], []
+
+    def noted(elements, lengths, generator, share):
+        shapes.append(elements.shape[1])
+        shares.append(share)
+        return elements, lengths
+
+    labelled, rest, held = sums(16, length=3), sums(16, length=4), sums(16, length=5)
+    options = {"penalty": SIRE, "penalty_weight": 1.0, "unlabelled": rest, "validation": held, "gap_every": 1}
+    trained(labelled, augment=noted, epochs=4, batch_size=16, **options)
+    assert shapes[::2] == [3] * 4
+    assert {*shapes[1::2]} <= {3, 4}
+    assert 4 in shapes
+    assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+
+
+def test_what_augment_draws_is_decided_by_the_seed():
+    one, same, other = (flat(trained(sums(), augment=Scaled(), seed=seed)[0]) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, flat(trained(sums(), seed=1)[0]))
+
+
+def test_augment_must_keep_the_samples():
+    with pytest.raises(ao.InputError, match="augment must keep the 16 samples of a batch; it made 15"):
+        trained(sums(), augment=lambda elements, *_: (elements[1:], None))
+    with pytest.raises(TypeError, match="augment must be a callable of elements, lengths, generator and share; got 3"):
+        trained(sums(), augment=3)
 
 
 def test_outputs_of_one_column_are_never_broadcast_against_targets():
@@ -752,7 +808,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
         return trained(
             ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, order="shuffle",
             penalty_weight=ao.InvarianceBudget(target=1e-3), unlabelled=sums(24), validation=sums(seed=3),
-            schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
+            augment=Scaled(), schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
         )  # fmt: skip
 
     whole, expected = go(None)
@@ -837,6 +893,15 @@ def test_another_penalty_or_weight_is_refused(tmp_path):
     ):
         trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=2.0)
     trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0, checkpoint_seconds=0.0, tensorboard=True)
+
+
+def test_another_augment_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, augment=Scaled())
+    trained(sums(), workdir=tmp_path, augment=Scaled())
+    with pytest.raises(
+        ao.InputError, match=r"another augment: 'Scaled\(most=2\.0\)' there, 'Scaled\(most=3\.0\)' here"
+    ):
+        trained(sums(), workdir=tmp_path, augment=Scaled(3.0))
 
 
 def test_a_run_of_a_version_whose_penalty_had_fewer_options_goes_on(tmp_path):

@@ -123,7 +123,8 @@ class Checkpoint:
         return {
             **{name: value for name, value in run.config.to_dict().items() if name not in logging},
             "metric": None if run.metric is None else _name(run.metric),
-            "penalty": _describe_penalty(run.penalty),
+            "penalty": _describe_function(run.penalty),
+            "augment": _describe_function(run.augment),
             "penalty_weight": run.weight if isinstance(run.weight, float) else type(run.weight).__name__,
             "budget": _budget_settings(run.weight),
             "loss": run.loss_name,
@@ -175,10 +176,11 @@ def _describe_model(model: nn.Module) -> dict[str, Any]:
     return {"model": type(model).__name__, "weights": weights}
 
 
-def _describe_penalty(penalty: Any) -> Any:
-    if hasattr(penalty, "config"):
-        return penalty.config()
-    return repr(penalty) if penalty is None or dataclasses.is_dataclass(penalty) else _name(penalty)
+def _describe_function(function: Any) -> Any:
+    """A penalty or another callable by its settings, or by its name if it has none."""
+    if hasattr(function, "config"):
+        return function.config()
+    return repr(function) if function is None or dataclasses.is_dataclass(function) else _name(function)
 
 
 def _name(function: Any) -> str:

@@ -39,6 +39,8 @@ from anyorder.trajectory import Trajectory, tree_leaves, tree_map
 
 __all__ = ["LOSSES", "OPTIMIZERS", "Objective", "TrainConfig", "TrainResult", "reads_in_windows", "train"]
 
+Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
+
 _BUDGET_EVERY = 10  # steps between two looks at the gap by an InvarianceBudget
 
 
@@ -97,6 +99,7 @@ def train(
     validation: SetData | None = None,
     unlabelled: SetData | None = None,
     metric: Callable[[Tensor, Tensor], float] | None = None,
+    augment: Augment | None = None,
     workdir: str | Path | None = None,
     progress: bool | None = None,
     log: Callable[[Record], None] | None = None,
@@ -110,7 +113,9 @@ def train(
     with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the
     penalty is taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
     ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch (of
-    an ``InvarianceBudget``: among those whose order gap is within twice its target, if there are). ``workdir``:
+    an ``InvarianceBudget``: among those whose order gap is within twice its target, if there are).
+    ``augment(elements, lengths, generator, share)`` makes the batch that is learnt from, of as many samples, out of the
+    one drawn; it draws from ``generator`` alone, and ``share`` is that done of the run (0 to 1). ``workdir``:
     checkpoints and ``log.jsonl``; a run found there is continued (one on other data or with other settings is
     refused), a finished one returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
@@ -147,7 +152,9 @@ def train(
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
     if config.window is not None and not reads_in_windows(model):
         raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
-    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric)
+    if augment is not None and not callable(augment):
+        raise InputTypeError(f"augment must be a callable of elements, lengths, generator and share; got {augment!r}")
+    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric, augment)
     work = min(config.batch_size, len(data)) * sum(p.numel() for p in run.parameters)
     randomness = own_randomness(run.device, seed_of(config.seed, run.rank, 2))
     with randomness, threads_for(work, run.device), denormals_flushed():
@@ -198,11 +205,12 @@ class _Run:
         validation: SetData | None,
         unlabelled: SetData | None,
         metric: Callable[[Tensor, Tensor], float] | None,
+        augment: Augment | None,
     ) -> None:
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
         self.device = here.device if config.device == "auto" else _device(config.device)
-        self.config, self.model, self.metric = config, model.to(self.device), metric
+        self.config, self.model, self.metric, self.augment = config, model.to(self.device), metric, augment
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
         if self.world > 1:  # all start from the first one's weights
@@ -258,10 +266,11 @@ class _Run:
         if self.config.order == "shuffle":
             fresh = orderings_of(*batch, 1, self.orderings, self.config.shuffle_within)[:, 0]
             batch = reorder(batch[0], fresh), batch[1]
+        batch = self._augmented(batch)
         penalty_on, penalty_share = None, share
         if weight and self.penalty_data is not None:
             part, penalty_share = self._my_part(self.penalty_deck.batch(steps))
-            penalty_on = self.penalty_data.batch(part)
+            penalty_on = self._augmented(self.penalty_data.batch(part))
         if weight:
             penalty_share = self._penalty_share(penalty_on or batch, penalty_share)
         self.optimizer.zero_grad()
@@ -277,6 +286,14 @@ class _Run:
             gap = self.gaps.of_batch(penalty_on or batch, self.draws)
             if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
                 self.weight.update(gap)
+
+    def _augmented(self, batch: Batch) -> Batch:
+        if self.augment is None:
+            return batch
+        elements, lengths = self.augment(*batch, self.orderings, self.result.steps / self.total_steps)
+        if len(elements) != len(batch[0]):
+            raise InputError(f"augment must keep the {len(batch[0])} samples of a batch; it made {len(elements)}")
+        return elements, lengths
 
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None

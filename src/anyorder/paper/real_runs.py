@@ -11,6 +11,7 @@ import copy
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCN
 from anyorder.paper import datasets
 from anyorder.paper.datasets import Dataset
 from anyorder.paper.trials import Outcome, Trial, short, shuffles
+from anyorder.paper.variants import Variants
 from anyorder.penalties import SIRE, order_gap
 from anyorder.tables import SetData
 from anyorder.training import TrainConfig, train
@@ -39,8 +41,9 @@ def run_split(
     of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
     (its share of the training part), ``standardize`` (True, or the deviation that every feature gets), ``votes``
     (orderings that π-SGD averages over), ``shuffle_within`` (windows that fresh orderings stay in), ``truncate``
-    (window of truncated backpropagation), ``track`` (measure the validation part after every epoch, draw it, and keep
-    the best epoch), and what the method's model and penalty take. With ``orderings`` a recurrence is also tested by the
+    (window of truncated backpropagation), ``stretch`` and ``begin_with`` (see :class:`Variants`), ``label_smoothing``,
+    ``mixed_precision``, ``track`` (measure the validation part after every epoch, draw it, and keep the best epoch),
+    and what the method's model and penalty take. With ``orderings`` a recurrence is also tested by the
     mean of its answers to so many random orderings of each set.
     """
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
@@ -99,6 +102,7 @@ def _train_and_test(
         weight_decay=setting.get("weight_decay", 0.0),
         order="shuffle" if shuffles(method) else "keep",
         shuffle_within=setting.get("shuffle_within"),
+        mixed_precision=setting.get("mixed_precision"),
         window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         gap_every=0,
         seed=trial.seed,
@@ -107,13 +111,16 @@ def _train_and_test(
     penalised: dict[str, Any] = {}
     if penalty is not None:
         penalised = {"penalty": penalty, "penalty_weight": setting["penalty_weight"], "unlabelled": unlabelled}
+    variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with"))
+    smoothing = setting.get("label_smoothing", 0.0)
     result = train(
         model,
-        "cross-entropy",
+        partial(nn.functional.cross_entropy, label_smoothing=smoothing) if smoothing else "cross-entropy",
         labelled,
         config=replace(config, maximize=track, gap_every=1 if track else 0),
         validation=validation if track else None,
         metric=_accuracy if track else None,
+        augment=None if variants == Variants() else variants,
         workdir=workdir,
         progress=False,
         **penalised,
@@ -152,18 +159,19 @@ def rate_over_plain_torch(
 ) -> float:
     """How fast a few training steps are against the same network in plain PyTorch: nn.GRU, no penalty, Adam.
 
-    Both take the same batches in turn, their steps alone being timed; the best of ``rounds`` counts.
+    Both take the same batches in turn, in the same precision, their steps alone being timed; the best of ``rounds``
+    counts.
     """
     some = data.select(torch.arange(batches * config.batch_size) % len(data))
     ours, plain = [], []
     for _ in range(rounds):
         few, own = replace(config, epochs=1), copy.deepcopy(model).train()
         ours.append(train(own, "cross-entropy", some, config=few, progress=False, **penalised).seconds)
-        plain.append(_plain_torch_seconds(model, some, config.batch_size))
+        plain.append(_plain_torch_seconds(model, some, config))
     return min(plain) / min(ours)
 
 
-def _plain_torch_seconds(model: RecurrentSetModel, data: SetData, batch_size: int) -> float:
+def _plain_torch_seconds(model: RecurrentSetModel, data: SetData, config: TrainConfig) -> float:
     """An epoch over ``data`` with the encoder and the read-out of ``model`` around a torch.nn.GRU of its size."""
     width, hidden = model.encode(data.batch(torch.arange(1))[0]).shape[2], model.recurrence.start(1).shape[-1]
     encoder, head = (copy.deepcopy(part).train() for part in (model.encoder, model.readout))
@@ -171,11 +179,13 @@ def _plain_torch_seconds(model: RecurrentSetModel, data: SetData, batch_size: in
     optimizer = torch.optim.Adam([*encoder.parameters(), *gru.parameters(), *head.parameters()])
     assert data.targets is not None
     began = time.perf_counter()
-    for index in torch.arange(len(data)).split(batch_size):
+    for index in torch.arange(len(data)).split(config.batch_size):
         elements, _ = data.batch(index)
         optimizer.zero_grad()
-        states, _ = gru(encoder(elements))
-        nn.functional.cross_entropy(head(states[:, -1]), data.targets[index]).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.mixed_precision == "bf16"):
+            states, _ = gru(encoder(elements))
+            loss = nn.functional.cross_entropy(head(states[:, -1]), data.targets[index])
+        loss.backward()
         optimizer.step()
     return time.perf_counter() - began
 
