@@ -274,6 +274,7 @@ def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_ga
     shapes, shares = [], []
 
     def noted(elements, lengths, generator, share):
+        assert generator is not torch.default_generator  # that is for dropout
         shapes.append(elements.shape[1])
         shares.append(share)
         return elements, lengths
