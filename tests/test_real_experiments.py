@@ -408,6 +408,20 @@ def test_the_dial_of_a_shorter_search_is_that_of_the_search():
     assert found["sire"]["accuracy"] == "0.900 (one seed)"
 
 
+def test_a_penalty_is_judged_by_its_own_rival_where_plain_has_not_been_run():
+    accuracies = {"pi-sgd": 0.5, "sire+shuffle": 0.7, "sire": 0.6, "deepsets": 0.9}
+    rows = [row(m, s, a + 0.01 * s, weight=1.0, points=100) for m, a in accuracies.items() for s in range(3)]
+    found = {claim.cells["method"]: claim for claim in REAL_VERDICTS["pointcloud"](rows, rows) if claim.table}
+    assert found["sire+shuffle"].verdict == "holds"
+    assert found["sire+shuffle"].cells["difference"] == "+0.200 (+0.200 to +0.200)"
+    for method in ("pi-sgd", "sire", "deepsets"):
+        assert found[method].verdict is None
+        assert found[method].cells["against"] == found[method].cells["difference"] == ""
+        assert found[method].text == f"100: {method} has accuracy {accuracies[method] + 0.01:.3f} ± 0.010"
+    alone = [r for r in rows if r["method"] in ("sire", "pi-sgd")]
+    assert REAL_VERDICTS["pointcloud"](alone, alone) == []
+
+
 def test_a_penalty_is_not_judged_on_one_seed():
     rows = [row("plain", 0, 0.8), row("sire", 0, 0.9, weight=1.0)]
     sire = REAL_VERDICTS["activity"](rows, rows)[1]

@@ -85,27 +85,28 @@ def _most_where_few(chosen: Sequence[Row], over: Sequence[str], metric: str) -> 
 def _against_none(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place: str) -> list[Claim]:
     """A line a method; those of SIRE are judged by the same training without a penalty, others held against plain."""
     methods = sorted({row["method"] for row in chosen}, key=lambda method: (method != "plain", method))
-    if "plain" not in methods or not any(method.startswith("sire") for method in methods):
+    if not any(method.startswith("sire") and without_penalty(method) in methods for method in methods):
         return []
     what = metric.replace("_", "-")
     found = []
     for method in methods:
         judged = method.startswith("sire")
         rival = without_penalty(method) if judged else "plain"
+        held = rival != method and rival in methods
         mine, other = (sample_of(chosen, metric, name) for name in (method, rival))
         gap = sample_of(chosen, "order_gap", method)
         cells = {
             "where": place,
             "method": method,
             what: pm(mine),
-            "against": "" if method == "plain" else rival,
-            "difference": "" if method == "plain" else difference(mine, other, words=""),
+            "against": rival if held else "",
+            "difference": difference(mine, other, words="") if held else "",
             "order gap": f"{gap.mean:.2g}" if len(gap) else "",
             **({"accuracy by weight": _by_weight(rows, method)} if metric == "accuracy" else {}),
         }
         text = f"{f'{place}: ' if place else ''}{method} has {what} "
-        text += f"above that of {rival}: {pm(mine)} against {pm(other)}" if judged else pm(mine)
-        text += f", paired difference {difference(mine, other)}" if method != "plain" else ""
+        text += f"above that of {rival}: {pm(mine)} against {pm(other)}" if judged and held else pm(mine)
+        text += f", paired difference {difference(mine, other)}" if held else ""
         table = f"{what} of each method's choice, and its difference from the same training without penalty (of other "
         table += "methods: from plain), paired by seed (95 % interval)"
         found.append(Claim(text, ahead(mine, other) if judged else None, table, cells))
