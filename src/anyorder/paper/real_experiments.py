@@ -311,14 +311,15 @@ POINTCLOUD = _clouds(
     "the GRU layer' acts on the GRU's output, where a one-layer nn.GRU would ignore it; so much is too much for the "
     "few epochs here, and every method chooses between two lower dropouts by a cycle of one epoch, by one seed. "
     "SIRE's states are those of the prefixes of a fresh random ordering, which are the paper's reachable states and "
-    "cost little, so it differs from the GRU on shuffled orderings (pi-sgd) in the penalty alone. Each training shape "
-    "gives ten disjoint clouds of 100 of its 1024 points, so the eight epochs here are eighty of the paper's. Every "
-    "method alike: clouds stretched along each axis by up to 1.25, anew each time; the first 40 points of each cloud "
-    "in the first four epochs (a fresh 40 each time where orderings are fresh), which halves their cost and teaches a "
-    "recurrence sooner; labels smoothed by .1 (in the training loss too); batches of 32, a one-cycle schedule to "
-    "2e-3; products in bfloat16 (the Set Transformer's, which do not gain by it, in single precision). A tenth of the "
-    "shapes is held out, and the best epoch on it is kept. A recurrence reads each test cloud once; beside that "
-    "stands what the mean of its answers to 20 random orderings scores.",
+    "cost little, so it differs from the GRU on shuffled orderings (pi-sgd) in the penalty alone, and in the dropouts "
+    "if the two choose others. Each training shape gives ten disjoint clouds of 100 of its 1024 points, so the eight "
+    "epochs here are eighty of the paper's. Every method alike: clouds stretched along each axis by up to 1.25, anew "
+    "each time; the first 40 points of each cloud in the first four epochs (a fresh 40 each time where orderings are "
+    "fresh), which halves their cost and teaches a recurrence sooner; labels smoothed by .1 (in the training loss "
+    "too); batches of 32, a one-cycle schedule to 2e-3; products in bfloat16 (the Set Transformer's, which do not "
+    "gain by it, in single precision). A tenth of the shapes is held out, and the best epoch on it is kept. A "
+    "recurrence reads each test cloud once; beside that stands what the mean of its answers to 20 random orderings "
+    "scores.",
     run=partial(run_split, orderings=20),
     plan=_pointcloud,
     paper=replace(_pointcloud, fixed={**_pointcloud.fixed, "epochs": 100}, tune_on={"epochs": 10}, seeds=5),
