@@ -326,6 +326,7 @@ POINTCLOUD = _clouds(
     expected=[
         Expected("sire+shuffle", "accuracy", {"points": 100}, paper=0.835, band=(0.835, 1.0)),
         Expected("deepsets", "accuracy", {"points": 100}, paper=0.825, band=(0.815, 1.0)),
+        *(Expected(method, "accuracy", {"points": 100}) for method in ("pi-sgd", "plain", "set-transformer")),
         Expected("sire+shuffle", "accuracy_20_orderings", {"points": 100}),
         Expected("pi-sgd", "accuracy_20_orderings", {"points": 100}),
     ],

@@ -142,7 +142,7 @@ REAL_VERDICTS: dict[str, Verdict] = {
     "ecg": penalty_helps("labels", metrics=("accuracy", "macro_f1")),
     "bags": penalty_helps("data", "labels"),
     "activity": penalty_helps("labels"),
-    "pointcloud": penalty_helps("points"),
+    "pointcloud": penalty_helps(),
     "perturbed-mnist": penalty_helps(),
     "perturbed-digits": penalty_helps(),
 }
