@@ -246,13 +246,30 @@ def test_stretched_sets_keep_their_proportions_along_each_axis():
 
 def test_small_sets_come_first_and_then_the_whole_ones():
     elements, lengths = torch.rand(3, 5, 1), torch.tensor([5, 1, 3])
-    variants = Variants(begin_with=2)
-    early, sizes = variants(elements, lengths, torch.Generator(), 0.49)
-    assert torch.equal(early, elements[:, :2])
-    assert sizes.tolist() == [2, 1, 2]
-    late, sizes = variants(elements, lengths, torch.Generator(), 0.5)
-    assert torch.equal(late, elements)
-    assert torch.equal(sizes, lengths)
+    variants = Variants(stages=((0.5, 2), (0.8, 4)))
+    for share, most in ((0.0, 2), (0.49, 2), (0.5, 4), (0.79, 4), (0.8, 5), (1.0, 5)):
+        read, sizes = variants(elements, lengths, torch.Generator(), share)
+        assert torch.equal(read, elements[:, :most])
+        assert sizes.tolist() == [min(most, size) for size in (5, 1, 3)]
+    assert torch.equal(variants(elements, None, torch.Generator(), 0.5)[0], elements[:, :4])
+
+
+def test_small_sets_chosen_anew_are_of_any_elements_in_their_order():
+    elements = torch.arange(6.0).repeat(2000, 1)[:, :, None]
+    lengths = torch.tensor([6, 4, 1, 0]).repeat(500)
+    variants, generator = Variants(stages=((0.5, 2),), anew=True), torch.Generator().manual_seed(0)
+    read, sizes = variants(elements, lengths, generator, 0.1)
+    assert sizes.reshape(-1, 4).unique(dim=0).tolist() == [[2, 2, 1, 0]]
+    for row, size, pairs in ((0, 6, 15), (1, 4, 6)):
+        first, second = read[row::4, :, 0].unbind(1)
+        assert (first < second).all()
+        assert second.max() == size - 1  # what stands behind the set is never chosen
+        counts = (first * size + second).unique(return_counts=True)[1]
+        assert len(counts) == pairs
+        assert (counts - 500 / pairs).abs().max() < 5 * (500 / pairs) ** 0.5
+    assert (read[2::4, 0] == 0).all()
+    assert not torch.equal(variants(elements, lengths, generator, 0.1)[0], read)
+    assert torch.equal(variants(elements, lengths, generator, 0.9)[0], elements)
 
 
 def test_variants_smoothing_and_precision_reach_the_training(tmp_path, monkeypatch):
@@ -263,11 +280,17 @@ def test_variants_smoothing_and_precision_reach_the_training(tmp_path, monkeypat
         return train(model, loss, data, config=config, augment=augment, **more)
 
     monkeypatch.setattr(real_runs, "train", noted)
-    options = {"stretch": 1.5, "begin_with": 9, "label_smoothing": 0.2, "mixed_precision": "bf16"}
+    options = {
+        "stretch": 1.5,
+        "begin_with": [[0.3, 9], [0.6, 12]],
+        "begin_anew": True,
+        "label_smoothing": 0.2,
+        "mixed_precision": "bf16",
+    }
     run(tmp_path / "with", "deepsets", generated.beats(), **options)
     run(tmp_path / "without", "deepsets", generated.beats())
     (smoothed, precision, augment), plain = seen
-    assert (precision, augment) == ("bf16", Variants(1.5, 9))
+    assert (precision, augment) == ("bf16", Variants(1.5, ((0.3, 9), (0.6, 12)), anew=True))
     output, target = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
     surer = 0.9 * torch.log(1 + torch.tensor(-2.0).exp()) + 0.1 * torch.log(1 + torch.tensor(2.0).exp())
     assert float(smoothed(output, target)) == pytest.approx(float(surer))

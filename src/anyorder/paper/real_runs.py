@@ -23,7 +23,7 @@ from anyorder.inference import predict
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
 from anyorder.paper import datasets
 from anyorder.paper.datasets import Dataset
-from anyorder.paper.trials import Outcome, Trial, short, shuffles
+from anyorder.paper.trials import Outcome, Setting, Trial, short, shuffles
 from anyorder.paper.variants import Variants
 from anyorder.penalties import SIRE, order_gap
 from anyorder.tables import SetData
@@ -41,7 +41,8 @@ def run_split(
     of the training part that keeps them), ``steps`` or ``epochs``, ``batch_size``, ``learning_rate``, ``validation``
     (its share of the training part), ``standardize`` (True, or the deviation that every feature gets), ``votes``
     (orderings that π-SGD averages over), ``shuffle_within`` (windows that fresh orderings stay in), ``truncate``
-    (window of truncated backpropagation), ``stretch`` and ``begin_with`` (see :class:`Variants`), ``label_smoothing``,
+    (window of truncated backpropagation), ``stretch``, ``begin_with`` (so many elements of each set in the first half
+    of the training, or the ``stages`` of :class:`Variants`), ``begin_anew`` (its ``anew``), ``label_smoothing``,
     ``mixed_precision``, ``track`` (measure the validation part after every epoch, draw it, and keep the best epoch),
     and what the method's model and penalty take. With ``orderings`` a recurrence is also tested by the
     mean of its answers to so many random orderings of each set.
@@ -111,7 +112,7 @@ def _train_and_test(
     penalised: dict[str, Any] = {}
     if penalty is not None:
         penalised = {"penalty": penalty, "penalty_weight": setting["penalty_weight"], "unlabelled": unlabelled}
-    variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with"))
+    variants = Variants(setting.get("stretch", 1.0), stages(setting), setting.get("begin_anew", False))
     smoothing = setting.get("label_smoothing", 0.0)
     result = train(
         model,
@@ -188,6 +189,16 @@ def _plain_torch_seconds(model: RecurrentSetModel, data: SetData, config: TrainC
         loss.backward()
         optimizer.step()
     return time.perf_counter() - began
+
+
+def stages(setting: Setting) -> tuple[tuple[float, int], ...]:
+    """How many elements of each set are read up to which share of the training: the setting ``begin_with``.
+
+    >>> stages({"begin_with": 40}), stages({})
+    (((0.5, 40),), ())
+    """
+    begin = setting.get("begin_with", ())
+    return ((0.5, begin),) if isinstance(begin, int) else tuple((share, number) for share, number in begin)
 
 
 def build_model(method: str, setting: dict[str, Any], features: int, classes: int, *, seed: int) -> nn.Module:
