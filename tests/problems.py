@@ -25,6 +25,23 @@ def weighted_count(features: int = 2) -> Recurrence:
     return ao.recurrence(WeightedCount(), start={"count": torch.zeros(1, 1), "total": torch.zeros(1, features)})
 
 
+class Turned(nn.Module):
+    """A dict state that comes back with its keys the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.total = nn.Linear(5, 3), nn.Linear(5, 1)
+
+    def forward(self, element: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        both = torch.cat([element, state["mix"]], 1)
+        return {"total": state["total"] + self.total(both)[:, 0], "mix": self.mix(both).tanh()}
+
+
+def turned() -> Recurrence:
+    """Of its state "total" has no axis but the batch's."""
+    return ao.recurrence(Turned(), start={"mix": torch.ones(1, 3), "total": torch.zeros(1)})
+
+
 RECURRENCES: dict[str, Callable[[], Recurrence]] = {
     "rnn": lambda: ao.recurrence(nn.RNN(2, 4)),
     "relu-rnn-batch-first": lambda: ao.recurrence(nn.RNN(2, 4, nonlinearity="relu", batch_first=True)),
@@ -39,6 +56,7 @@ RECURRENCES: dict[str, Callable[[], Recurrence]] = {
     "lstm-cell": lambda: ao.recurrence(nn.LSTMCell(2, 4)),
     "learned-start": lambda: ao.recurrence(nn.GRU(2, 4), start=nn.Parameter(torch.randn(1, 4))),
     "own-dict": weighted_count,
+    "own-dict-turned": turned,
 }
 
 

@@ -532,3 +532,77 @@ def test_bad_budgets_are_refused(options, match) -> None:
         ao.InvarianceBudget(**options)
     with pytest.raises(ValueError, match="has the training diverged"):
         ao.InvarianceBudget().update(float("nan"))
+
+
+def test_a_complex_state_is_two_real_ones() -> None:
+    r = ao.recurrence(lambda element, state: 1j * state + element, start=torch.zeros(1, 1, dtype=torch.complex64))
+    elements = torch.tensor([[[1.0], [3.0]]], requires_grad=True)
+    value = ao.SIRE()(r, elements)
+    assert value.item() == pytest.approx(8.0)  # |(1j + 3) - (3j + 1)|^2
+    value.backward()
+    assert elements.grad.flatten().tolist() == pytest.approx([-8.0, 8.0])
+    assert 0 < ao.order_gap(r, torch.randn(4, 3, 1)) < 10
+
+
+def test_without_a_pair_what_a_function_calls_upon_has_a_gradient_of_zero() -> None:
+    cell, start = nn.GRUCell(2, 3), nn.Parameter(torch.zeros(1, 3))
+    r = ao.recurrence(lambda element, state: cell(element, state), start=lambda batch: start.expand(batch, -1))
+    ao.SIRE()(r.scan(torch.randn(3, 4, 2), torch.tensor([1, 1, 0]))).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in (*cell.parameters(), start))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_trajectory_scanned_without_gradients_has_them_all_the_same(name: str, continued: bool) -> None:
+    r, elements = make("gru-3-layers"), torch.randn(4, 5, 2, dtype=torch.float64)
+    state = r.scan(elements.flip(1)).last.detach() if continued else None
+    grads = []
+    for recorded in (False, True):
+        with torch.set_grad_enabled(recorded):
+            trajectory = r.scan(elements, state=state)
+        for penalty in (EVERY[name], replace(EVERY[name], relative=True)):
+            r.zero_grad()
+            penalty(trajectory, generator=torch.Generator().manual_seed(1)).backward(retain_graph=True)
+            grads.append(torch.cat([p.grad.flatten() for p in r.parameters()]))
+    torch.testing.assert_close(torch.stack(grads[:2]), torch.stack(grads[2:]), rtol=0, atol=1e-12)
+
+
+def test_an_encoder_drops_nothing_for_a_penalty() -> None:
+    encoder = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5))
+    model, elements = ao.RecurrentSetModel(2, 1, encoder=encoder).train(), torch.randn(4, 5, 2)
+    values = [float(ao.order_gap(model, elements, generator=torch.Generator().manual_seed(1))) for _ in range(3)]
+    assert values == [float(ao.order_gap(model.eval(), elements, generator=torch.Generator().manual_seed(1)))] * 3
+    assert not encoder[1].training
+    before = torch.get_rng_state()
+    ao.SIRE()(model.train(), elements, generator=torch.Generator())
+    assert torch.equal(before, torch.get_rng_state())
+    assert encoder[1].training
+
+
+@pytest.mark.parametrize("cell", ["rnn", "relu-rnn", "relu", "gru", "lstm"])
+@pytest.mark.parametrize("penalty", [ao.SIRE(), ao.SIRE(states="prefix", pairs=20), ao.SUB(relative=True)])
+def test_what_autocast_scanned_is_penalised_in_single_precision_after_it(cell: str, penalty) -> None:
+    model, elements = ao.RecurrentSetModel(2, 1, cell=cell, encoder=(4,)), torch.randn(4, 5, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, trajectory = model(elements, return_trajectory=True)
+    value = penalty(trajectory, generator=torch.Generator().manual_seed(0))
+    assert value.dtype == torch.float32
+    plain = penalty(model, elements, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(value, plain, rtol=0.15, atol=1e-4)  # but for the encoder's rounding
+    value.backward()
+    assert all(p.grad.isfinite().all() for p in model.recurrence.parameters())
+
+
+def test_mistaken_options_of_a_budget_and_a_generator_are_refused() -> None:
+    for bounds in (5, (1, 2, 3)):
+        with pytest.raises(ao.InputError, match=r"bounds must be \(lower, upper\); got"):
+            ao.InvarianceBudget(bounds=bounds)
+    budget = ao.InvarianceBudget()
+    for gap in (None, torch.rand(2)):
+        with pytest.raises(ao.InputTypeError, match="gap must be one number, such as order_gap gives"):
+            budget.update(gap)
+    for state in ({}, {**budget.state_dict(), "speed": 1}, None):
+        with pytest.raises(ao.InputError, match="the state of a budget has target, weight, rate, bounds; got"):
+            budget.load_state_dict(state)
+    with pytest.raises(ao.InputTypeError, match=r"generator must be a torch\.Generator or None; got 3"):
+        ao.SIRE()(make("gru"), torch.rand(2, 3, 2, dtype=torch.float64), generator=3)

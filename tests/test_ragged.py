@@ -89,3 +89,27 @@ def test_sets_that_are_all_empty_are_nothing_to_ask_a_predictor() -> None:
     with pytest.raises(ao.InputError, match="at least one set with elements; got 2 empty sets"):
         Sets.of([np.empty((0, 2)), np.empty((0, 2))])
     assert len(Sets.of([np.empty((0, 2)), np.ones((1, 2))])) == 2
+
+
+def test_empty_sets_of_another_width_are_padded_like_others() -> None:
+    elements, lengths = ao.pad([np.zeros((0, 5)), np.ones((3, 2))])
+    assert elements.shape == (2, 3, 2)
+    assert lengths.tolist() == [0, 3]
+    assert elements[1].eq(1).all()
+
+
+def test_a_value_that_the_elements_cannot_hold_is_refused() -> None:
+    with pytest.raises(
+        ao.InputError, match=r"value must be a whole number, as the elements are \(torch.int64\); got 0.5"
+    ):
+        ao.pad([[1, 2], [3]], value=0.5)
+    with pytest.raises(ao.InputError, match="value must be finite; got nan"):
+        ao.pad([[1, 2], [3]], value=float("nan"))
+    assert ao.pad([[1, 2], [3]], value=-1)[0].flatten().tolist() == [1, 2, 3, -1]
+
+
+def test_the_flat_form_is_of_tensors() -> None:
+    with pytest.raises(ao.InputTypeError, match="x must be a tensor; got ndarray"):
+        ao.pad_from_batch(np.zeros((2, 2)), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ao.InputTypeError, match="batch must be a tensor; got list"):
+        ao.pad_from_batch(torch.zeros(2, 2), [0, 1])

@@ -477,3 +477,36 @@ def test_values_that_are_not_finite_are_refused_inside_the_lengths_only(bad: flo
         r.scan(elements)
     huge = torch.full((2, 3, 2), 3e38)  # finite, though their sum overflows
     r.scan(huge)
+
+
+def test_a_dict_state_keeps_the_order_of_the_start_state() -> None:
+    r = make("own-dict-turned")
+    elements, _ = ragged_batch()
+    t = r.scan(elements, LENGTHS)
+    for state in (t.last, t.states, t.at(LENGTHS), r.step(elements[:, 0], r.start(5))):
+        assert list(state) == ["mix", "total"]
+    other = {"total": t.last["total"], "mix": t.last["mix"]}  # a caller's own order
+    assert list(r.scan(elements, state=other).last) == ["mix", "total"]
+    model = ao.RecurrentSetModel(2, 1, cell=r).double()
+    beside, alone = model(elements, LENGTHS)[2], model(elements[2:3], LENGTHS[2:3])[0]
+    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-12)  # an empty set, which no step has touched
+
+
+@pytest.mark.parametrize("module", [nn.GRU(2, 3), nn.LSTMCell(2, 3)])
+def test_a_state_of_another_dtype_is_refused(module: nn.Module) -> None:
+    wrong = tree_map(torch.Tensor.double, ao.recurrence(module).start(1))
+    with pytest.raises(
+        ao.InputTypeError, match=r"state is torch.float64, the recurrence's weights torch.float32; conv"
+    ):
+        ao.recurrence(module).scan(torch.rand(1, 3, 2), state=wrong)
+    with pytest.raises(ao.InputTypeError, match=r"start is torch.float64"):
+        ao.recurrence(module, start=wrong)
+    with pytest.raises(ao.InputTypeError, match=r"start\(batch\) is torch.int64"):
+        ao.recurrence(nn.GRU(2, 3), start=lambda batch: torch.zeros(batch, 3, dtype=torch.int64)).start(2)
+
+
+def test_a_start_without_tensors_and_lengths_that_are_none_are_refused() -> None:
+    with pytest.raises(ao.InputError, match=r"start must hold at least one tensor; got \{\}"):
+        ao.recurrence(lambda element, state: state, start={})
+    with pytest.raises(ao.InputTypeError, match=r"lengths must be whole numbers, one a sample; got \(1, None\)"):
+        make("gru").scan(torch.rand(2, 3, 2, dtype=torch.float64), lengths=(1, None))

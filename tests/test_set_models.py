@@ -620,3 +620,38 @@ def test_options_are_checked_at_construction(case):
 def test_own_modules_have_no_configuration(argument, model):
     with pytest.raises(InputError, match=f"{argument} was given as an own module"):
         model().config()
+
+
+class Log(nn.Module):
+    """Has no gradient at 0, nor at anything else that is no element."""
+
+    def forward(self, elements: Tensor) -> Tensor:
+        return elements.log()
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "averaged", "pi-sgd", "tuples", "pairs", "penalty", "gap"])
+def test_an_encoder_never_reads_padding(kind):
+    encoder = nn.Sequential(Log(), nn.Linear(4 if kind == "pairs" else 2, 3))
+    options = {"averaged": {"orderings": 3}}.get(kind, {})
+    if kind in ("pi-sgd", "tuples", "pairs"):
+        model = JanossyPooling(2, 1, k={"tuples": 1, "pairs": 2}.get(kind), encoder=encoder, **options)
+    else:
+        model = RecurrentSetModel(2, 1, encoder=encoder, **options)
+    model.train(kind != "averaged")
+    sizes = [4, 3, 2] if kind == "pairs" else [4, 2, 1, 0]
+    elements, lengths = ao.pad([torch.rand(size, 2) + 0.5 for size in sizes], value=NAN)
+    if kind == "penalty":
+        ao.SIRE()(model, elements, lengths).backward()
+    elif kind == "gap":
+        assert ao.order_gap(model, elements, lengths).isfinite()
+        return
+    else:
+        model(elements, lengths).sum().backward()
+    assert encoder[1].weight.grad.isfinite().all()
+    assert encoder[1].weight.grad.any()
+
+
+def test_an_own_readout_gives_as_many_outputs_as_it_should():
+    with pytest.raises(InputError, match=r"readout must map a state of batch B to \[B, 2\]; of one it made \[1, 3\]"):
+        RecurrentSetModel(2, 2, readout=nn.Linear(64, 3))
+    assert RecurrentSetModel(2, 2, readout=nn.Linear(64, 2))(torch.rand(3, 4, 2)).shape == (3, 2)

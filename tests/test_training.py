@@ -1323,3 +1323,54 @@ def test_what_train_refuses():
     for bad in (0 * weights, torch.where(torch.arange(48) == 7, -0.5, weights)):
         with pytest.raises(ao.InputError, match="weights must not be negative and not all zero"):
             trained(SetData(data.elements, data.offsets, data.targets, bad))
+
+
+def test_a_loss_by_name_compares_numbers_one_by_one():
+    x = torch.rand(8, 3, 1)
+    for outputs, targets in ((1, torch.rand(8, 2)), (8, torch.rand(8)), (3, torch.rand(8))):
+        with pytest.raises(ao.InputError, match=rf"of one shape; the model gives \[8, {outputs}\], the targets of the"):
+            trained(SetData.of(x, targets), start=ao.RecurrentSetModel(1, outputs), loss="mse", batch_size=8)
+    for loss in ("mse", "l1", "huber"):
+        histories = []
+        for targets in (torch.arange(8) % 2, torch.arange(8) % 2 == 1, torch.arange(8.0) % 2):
+            histories.append([record["loss"] for record in trained(SetData.of(x, targets), loss=loss)[1].history])
+        assert histories[0] == histories[1] == histories[2]
+
+
+def test_shares_of_the_classes_may_be_whole_and_must_be_one_a_class():
+    x, classes = torch.rand(9, 3, 1), torch.arange(9) % 3
+    losses = []
+    for targets in (classes, F.one_hot(classes), F.one_hot(classes).double()):
+        torch.manual_seed(0)
+        _, result = trained(SetData.of(x, targets), start=ao.RecurrentSetModel(1, 3, hidden=4), loss="cross-entropy")
+        losses.append([record["loss"] for record in result.history])
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[1] == losses[2]
+    with pytest.raises(ao.InputError, match=r"shares of the 3 classes \[N, 3\]; data.targets are \[9, 1\]"):
+        trained(SetData.of(x, classes[:, None]), start=ao.RecurrentSetModel(1, 3), loss="cross-entropy")
+
+
+def test_what_is_no_data_no_loss_no_penalty_and_no_folder_is_refused(tmp_path):
+    with pytest.raises(ao.InputTypeError, match=r"data must be a SetData \(SetData.of makes one from a list"):
+        train(model(), "mse", [[1.0]])
+    with pytest.raises(ao.InputTypeError, match="validation must be a SetData"):
+        train(model(), "mse", sums(), validation=[[1.0]])
+    with pytest.raises(ao.InputError, match="loss must be one of 'cross-entropy', 'mse', 'l1', 'huber'; got None"):
+        train(model(), None, sums())
+    with pytest.raises(ao.InputTypeError, match=r"penalty must be a penalty, such as anyorder\.SIRE"):
+        train(model(), "mse", sums(), penalty=ao.SUB)
+    with pytest.raises(ao.InputError, match=r"data.weights must be one number a sample; got shape \[48, 2\]"):
+        train(model(), "mse", SetData.of(sums(), weights=torch.rand(48, 2)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ao.InputError, match=r"workdir must be a folder; .*file is a file"):
+        train(model(), "mse", sums(), workdir=tmp_path / "file")
+    with pytest.raises(ao.InputTypeError, match="maximize must be True or False; got 'False'"):
+        TrainConfig(maximize="False")
+
+
+def test_what_has_no_readout_inside_is_not_read_in_windows():
+    from anyorder.set_model import Standardised
+
+    with pytest.raises(ao.InputError, match="window needs a recurrent model"):
+        train(Standardised(1, 1, "janossy"), "mse", sums(), config=TrainConfig(window=2))
+    assert training.reads_in_windows(Standardised(1, 1, "recurrent"))

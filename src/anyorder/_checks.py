@@ -73,7 +73,10 @@ def checked_lengths(lengths: Any, elements: Tensor, name: str = "lengths") -> Te
     if lengths is None:
         return None
     if not isinstance(lengths, Tensor):
-        lengths = torch.as_tensor(lengths)
+        try:
+            lengths = torch.as_tensor(lengths)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputTypeError(f"{name} must be whole numbers, one a sample; got {lengths!r}") from None
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise InputTypeError(f"{name} must be whole numbers (int64); got dtype {lengths.dtype}")
     batch, longest = elements.shape[:2]

@@ -8,6 +8,7 @@ gradient, and a sample's output does not depend on its batch mates.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from anyorder._names import CELLS as _CELLS
 from anyorder.attention import SetTransformer
 from anyorder.known import TwoLayerReLUCell
 from anyorder.orderings import random_orderings, reorder
+from anyorder.ragged import filled
 from anyorder.recurrence import Recurrence, recurrence
 from anyorder.set_model import (
     ACTIVATIONS,
@@ -42,7 +44,7 @@ from anyorder.set_model import (
     pool,
     probability,
 )
-from anyorder.trajectory import State, Trajectory, tree_leaves, tree_map
+from anyorder.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 __all__ = [
     "MODELS",
@@ -76,7 +78,7 @@ class Readout(nn.Module):
             return self.head(self.dropout(hidden if self.layers == 1 else hidden[..., -1, :]))
         if self.own_head:
             return self.head(tree_map(self._drop, state))
-        return self.head(self.dropout(torch.cat([leaf.flatten(1) for leaf in tree_leaves(state)], dim=1)))
+        return self.head(self.dropout(torch.cat([by_sample(leaf) for leaf in tree_leaves(state)], dim=1)))
 
     def _drop(self, leaf: Tensor) -> Tensor:
         return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
@@ -156,21 +158,31 @@ class RecurrentSetModel(SetModel):
             head_dropout = probability("readout_dropout", readout_dropout)
             head = mlp(read, readout or (), out_features, activation, head_dropout)
         self.readout = Readout(head, probability("dropout", dropout), None if own_cell else layers, own_head)
+        if own_head:
+            self._require_width()
         self._built_with(
             cell=cell, hidden=hidden, layers=layers, encoder=encoder, readout=readout, learned_start=learned_start,
             activation=activation, dropout=dropout, readout_dropout=readout_dropout, embedding=embedding,
             gate_bias_span=gate_bias_span, state_features=state_features, orderings=orderings, seed=seed,
         )  # fmt: skip
 
+    def _require_width(self) -> None:
+        """An own read-out must give ``out_features`` columns: shown the start state of one sample, it does or not."""
+        with torch.no_grad():
+            out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
+        if not isinstance(out, Tensor) or out.shape != (1, self.out_features):
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise InputError(f"readout must map a state of batch B to [B, {self.out_features}]; of one it made {got}")
+
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """φ of every element, ``[B, T, D] -> [B, T, E]``; padding beyond ``lengths`` is read as zeros."""
-        return self.encoder(self.door(elements, lengths)[0])
+        """φ of every element, ``[B, T, D] -> [B, T, E]``; padding beyond ``lengths`` is not read."""
+        return self.encoder(self.door.for_encoder(elements, lengths)[0])
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, return_trajectory: bool = False) -> Any:
         averaged = self.orderings > 1 and not self.training
         if averaged and not return_trajectory:
             return self._average(elements, lengths)
-        elements_in, lengths_in, _ = self.door(elements, lengths)
+        elements_in, lengths_in = self.door.for_encoder(elements, lengths)
         encoded = self.encoder(elements_in)
         trajectory: Trajectory = self.recurrence.scan_encoded(encoded, lengths_in, last_alone=not return_trajectory)
         out = self._average(elements, lengths) if averaged else self.readout(trajectory.last)
@@ -178,7 +190,7 @@ class RecurrentSetModel(SetModel):
 
     def _average(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
         def once(elements: Tensor, lengths: Tensor | None) -> Tensor:
-            elements, lengths, _ = self.door(elements, lengths)
+            elements, lengths = self.door.for_encoder(elements, lengths)
             return self.readout(self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=True).last)
 
         elements, lengths = self.door.check(elements, lengths)
@@ -354,6 +366,7 @@ class JanossyPooling(SetModel):
         if lengths is not None:
             completed = torch.where(lengths > 0, lengths.clamp(min=self.k), 0)
             mask = tuples.amax(1) < completed[:, None]
+            elements = filled(elements, completed)
         return self.rho(pool(self.phi(elements[:, tuples].flatten(2)), mask, self.pooling))
 
     # The recurrent form can be penalised and measured like the model inside it.

@@ -28,8 +28,9 @@ from anyorder._checks import (
     whole_number,
 )
 from anyorder.orderings import random_below, random_orderings, random_partners, reorder
-from anyorder.recurrence import Recurrence, recurrence
-from anyorder.trajectory import State, Trajectory, tree_leaves, tree_map
+from anyorder.ragged import filled
+from anyorder.recurrence import Recurrence, may_drop, modules_off, recurrence
+from anyorder.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 
 class _Penalty:
@@ -52,6 +53,8 @@ class _Penalty:
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The penalty of a trajectory, or of a recurrence or model on ``elements [B, T, D]``: a scalar."""
+        if not isinstance(generator, torch.Generator | None):
+            raise InputTypeError(f"generator must be a torch.Generator or None; got {generator!r}")
         batch = _Batch.of(subject, elements, lengths)
         if self.relative and batch.size < 2:
             raise InputError(
@@ -250,12 +253,16 @@ def penalty_from_config(config: dict[str, Any]) -> _Penalty:
 
 @dataclass
 class _Batch:
-    """What a penalty is computed on: encoded elements, lengths, a recurrence, and its trajectory once needed."""
+    """What a penalty is computed on: encoded elements, lengths, a recurrence, and its trajectory once needed.
+
+    ``begun``: the state that the trajectory went on from, None if it began at the recurrence's start.
+    """
 
     recurrence: Recurrence
     elements: Tensor
     given_lengths: Tensor | None
     scanned: Trajectory | None = None
+    begun: State | None = None
 
     @classmethod
     def of(
@@ -267,7 +274,7 @@ class _Batch:
         if isinstance(subject, Trajectory):
             if elements is not None or lengths is not None:
                 raise InputError("a trajectory brings its own elements and lengths; pass the trajectory alone")
-            return cls(subject.recurrence, subject.elements, subject.lengths, subject)
+            return cls._of_trajectory(subject)
         if elements is None:
             raise InputError("elements are needed: penalty(recurrence_or_model, elements, lengths)")
         elements = checked_elements(elements)
@@ -275,10 +282,9 @@ class _Batch:
         require_finite(elements, lengths)
         inner = getattr(subject, "recurrence", None)
         if isinstance(inner, Recurrence) and hasattr(subject, "encode"):
-            if lengths is not None:  # an encoder would read padding, and pass NaN on to its gradient
-                padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
-                elements = elements.masked_fill(padding[:, :, None], 0)
-            return cls(inner, subject.encode(elements), lengths)  # type: ignore[operator]
+            encoder = [module for module in subject.modules() if may_drop(module)]
+            with modules_off(encoder):  # which would draw from a generator that is not ours
+                return cls(inner, subject.encode(filled(elements, lengths)), lengths)  # type: ignore[operator]
         if isinstance(subject, nn.Module) and not isinstance(subject, (Recurrence, nn.RNNBase, nn.RNNCellBase)):
             raise InputError(
                 f"{type(subject).__name__} has no recurrence to penalise; pass a model that has one and encodes, such "
@@ -287,6 +293,26 @@ class _Batch:
         wrapped = recurrence(subject)
         wrapped._check_elements(elements)
         return cls(wrapped, elements, lengths)
+
+    @classmethod
+    def _of_trajectory(cls, given: Trajectory) -> _Batch:
+        """A batch that reuses the pass, or makes it anew where that serves no more.
+
+        That is where gradients are wanted and it was made without, and where autocast made it in half precision and
+        is over: weights in single precision cannot go on from it, nor tell two nearly equal states apart there.
+        """
+        r, elements, begun = given.recurrence, given.elements, given.begun
+        dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), None)
+        coarse = dtype not in (None, torch.float16, torch.bfloat16) and given.in_half_precision
+        if coarse and not torch.is_autocast_enabled(elements.device.type):
+
+            def finer(leaf: Tensor) -> Tensor:
+                return leaf.to(dtype) if leaf.is_floating_point() else leaf
+
+            begun = None if begun is None else tree_map(finer, begun)
+            return cls(r, finer(elements), given.lengths, None, begun)
+        wanted = torch.is_grad_enabled() and not given.recorded
+        return cls(r, elements, given.lengths, None if wanted else given, begun)
 
     @property
     def size(self) -> int:
@@ -305,7 +331,7 @@ class _Batch:
     @property
     def trajectory(self) -> Trajectory:
         if self.scanned is None:
-            self.scanned = self.recurrence.scan_unchecked(self.elements, self.given_lengths)
+            self.scanned = self.recurrence.scan_unchecked(self.elements, self.given_lengths, state=self.begun)
         return self.scanned
 
     def samples_with_a_pair(self) -> Tensor:
@@ -318,7 +344,7 @@ class _Batch:
         """End states of the first ``length [R]`` elements of each ``sample [R]`` in the order ``order [R, T]``."""
         longest = int(length.max())
         chosen = reorder(self.elements[sample], order[:, :longest])
-        state = self.scanned.starts(sample) if self.scanned is not None and self.scanned.continued else None
+        state = None if self.begun is None else tree_map(lambda leaf: leaf.index_select(0, sample), self.begun)
         return self.recurrence.scan_unchecked(chosen, length, state=state, last_alone=True).last
 
     def spread(self) -> Tensor:
@@ -337,6 +363,7 @@ class _Batch:
         parts: list[Tensor] = [p for p in self.recurrence.parameters() if p.requires_grad]
         if self.elements.is_floating_point():
             parts.append(self.elements)
+        parts += [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]  # whatever else a step calls upon
         empty = [part.flatten()[:0].sum() for part in parts]
         return torch.stack([e.to(torch.get_default_dtype()) for e in empty]).sum() if empty else torch.zeros(())
 
@@ -352,15 +379,18 @@ def _halves(state: State) -> tuple[State, State]:
 
 
 def _exact(leaf: Tensor) -> Tensor:
-    """Half precision is too coarse to square and sum a small difference in; whole numbers and bools have no mean."""
-    if not (leaf.is_floating_point() or leaf.is_complex()):
+    """Real numbers to square and sum: half precision is too coarse for a small difference, and whole numbers and bools
+    have no mean; a complex number is two real ones."""
+    if leaf.is_complex():
+        return torch.view_as_real(leaf.resolve_conj())
+    if not leaf.is_floating_point():
         return leaf.double()
     return leaf.float() if leaf.dtype in (torch.float16, torch.bfloat16) else leaf
 
 
 def _squared_distance(one: State, other: State) -> Tensor:
     """Squared Euclidean distance of two states, a number a row ``[R]``."""
-    gaps = tree_map(lambda p, q: (_exact(p) - _exact(q)).square().flatten(1).sum(1), one, other)
+    gaps = tree_map(lambda p, q: by_sample((_exact(p) - _exact(q)).square()).sum(1), one, other)
     leaves = tree_leaves(gaps)
     return torch.stack(leaves).sum(0) if len(leaves) > 1 else leaves[0]
 
@@ -385,6 +415,8 @@ class InvarianceBudget:
     def __post_init__(self) -> None:
         self.target = real_number("target", self.target, above=0)
         self.rate = real_number("rate", self.rate, above=0)
+        if not isinstance(self.bounds, (tuple, list)) or len(self.bounds) != 2:
+            raise InputError(f"bounds must be (lower, upper); got {self.bounds!r}")
         low, high = self.bounds
         low, high = real_number("lower bound", low, above=0), real_number("upper bound", high, above=0)
         if low > high:
@@ -394,7 +426,10 @@ class InvarianceBudget:
 
     def update(self, gap: float | Tensor) -> float:
         """Move the weight towards where the gap meets the target; returns the new weight."""
-        gap = float(gap)
+        try:
+            gap = float(gap)
+        except (TypeError, ValueError, RuntimeError):  # a tensor of several
+            raise InputTypeError(f"gap must be one number, such as order_gap gives; got {gap!r}") from None
         if math.isnan(gap) or gap < 0:
             raise InputError(f"gap must be a number of at least 0; got {gap} (has the training diverged?)")
         excess = math.log(max(gap, 1e-300) / self.target)
@@ -408,5 +443,7 @@ class InvarianceBudget:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state."""
-        restored = replace(self, **{**state, "bounds": tuple(state["bounds"])})
-        self.__dict__.update(restored.__dict__)
+        if not isinstance(state, dict) or state.keys() != asdict(self).keys():
+            got = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise InputError(f"the state of a budget has {', '.join(asdict(self))}; got {got}")
+        self.__dict__.update(replace(self, **state).__dict__)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyorder._checks import InputError, InputTypeError, whole_number
+from anyorder._checks import InputError, InputTypeError, real_number, whole_number
 
 
 def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -26,10 +26,28 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     sets, dtype = _checked_sets(arrays)
     lengths = torch.tensor([s.shape[0] for s in sets], dtype=torch.int64, device=sets[0].device)
     width = next(s.shape[1] for s in sets if len(s) == lengths.max())
+    if not dtype.is_floating_point and not dtype.is_complex and not real_number("value", value).is_integer():
+        raise InputError(f"value must be a whole number, as the elements are ({dtype}); got {value!r}")
     elements = sets[0].new_full((len(sets), int(lengths.max()), width), value, dtype=dtype)
     for row, s in enumerate(sets):
-        elements[row, : s.shape[0]] = s
+        if len(s):
+            elements[row, : len(s)] = s
     return elements, lengths
+
+
+def filled(elements: Tensor, lengths: Tensor | None) -> Tensor:
+    """``elements [B, T, D]`` with a true element wherever there is padding, for an encoder that reads everything.
+
+    It is the sample's own first element, of an empty sample that of the longest; zero if all are empty. An encoder is
+    made for elements: at anything else, zero too, its gradient may be infinite, and infinite times 0 is NaN.
+    """
+    if lengths is None or elements.shape[1] == 0:
+        return elements
+    first = elements[:, 0]
+    other = torch.where(lengths.max() > 0, first[lengths.argmax()], torch.zeros_like(first[0]))
+    first = torch.where(lengths[:, None] > 0, first, other)
+    inside = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
+    return torch.where(inside[:, :, None], elements, first[:, None])
 
 
 def join(arrays: Sequence[Any]) -> tuple[Tensor, np.ndarray]:
@@ -91,6 +109,9 @@ def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> t
     >>> elements[1, :, 0].tolist(), lengths.tolist()
     ([2.0, 3.0], [1, 2])
     """
+    for name, given in {"x": x, "batch": batch}.items():
+        if not isinstance(given, Tensor):
+            raise InputTypeError(f"{name} must be a tensor; got {type(given).__name__}")
     if x.dim() != 2:
         raise InputError(f"x must have shape [N, D]; got {list(x.shape)}")
     if batch.shape != x.shape[:1] or batch.is_floating_point() or batch.dtype == torch.bool:

@@ -10,7 +10,7 @@ sample's last element (NaN, say) reaches neither values nor gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -63,6 +63,8 @@ class Recurrence(nn.Module):
             return name
 
         self._start_names = tree_map(register, start)
+        if not names:
+            raise InputError(f"start must hold at least one tensor; got {start!r}")
 
     def start(self, batch_size: int) -> State:
         """The start state s_0 of ``batch_size`` samples."""
@@ -97,7 +99,7 @@ class Recurrence(nn.Module):
         self._check_elements(elements)
         require_finite(elements, lengths)
         if state is not None:
-            self._require_state(state, elements.shape[0], "state")
+            state = self._require_state(state, elements.shape[0], "state")
         return self.scan_unchecked(elements, lengths, state=state, dropout=self.training)
 
     def scan_encoded(
@@ -123,12 +125,13 @@ class Recurrence(nn.Module):
         start = self.start(elements.shape[0]) if state is None else state
         layout = Layout(elements, lengths)
         if not layout.sizes:
-            return Trajectory(self, elements, lengths, start, start, None, layout, True, state is not None)
+            return Trajectory(self, elements, lengths, start, start, None, layout, True, state)
         last, select, dropped = self._run(layout.pack(elements), layout, start, dropout, last_alone)
         repeatable = not (dropped or torch.is_autocast_enabled(elements.device.type))
-        return Trajectory(self, elements, lengths, start, last, select, layout, repeatable, state is not None)
+        return Trajectory(self, elements, lengths, start, last, select, layout, repeatable, state)
 
-    def _require_state(self, state: State, batch: int, name: str) -> None:
+    def _require_state(self, state: State, batch: int, name: str) -> State:
+        """``state``, its parts in the order of a state of this recurrence, once it is known to be one."""
         for leaf in tree_leaves(state):
             if not isinstance(leaf, Tensor) or leaf.dim() == 0 or leaf.shape[0] != batch:
                 got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -138,6 +141,7 @@ class Recurrence(nn.Module):
             raise InputError(
                 f"{name} must be a state of this recurrence, {spell(form(like))}; got {spell(form(state))}"
             )
+        return state if like is None else tree_map(lambda _, leaf: leaf, like, state)
 
     # What each kind of recurrence fills in.
     def _like(self, batch_size: int) -> State | None:
@@ -170,10 +174,10 @@ class StepRecurrence(Recurrence):
             self._owner = owner
         self._step = step
         modules = owner.modules() if isinstance(owner, nn.Module) else ()
-        self._may_drop = [m for m in modules if _may_drop(m)]
+        self._may_drop = [m for m in modules if may_drop(m)]
 
     def step(self, element: Tensor, state: State) -> State:
-        with self._dropout_off():
+        with modules_off(self._may_drop):
             return self._checked(element, state)
 
     def _zeros(self, batch_size: int) -> State:
@@ -192,18 +196,7 @@ class StepRecurrence(Recurrence):
                 "e.g. state + element in place of state += element"
             )
         _require_same_form(state, new)
-        return new
-
-    @contextmanager
-    def _dropout_off(self) -> Iterator[None]:
-        active = [m for m in self._may_drop if m.training]
-        for module in active:
-            module.training = False
-        try:
-            yield
-        finally:
-            for module in active:
-                module.training = True
+        return tree_map(lambda _, leaf: leaf, state, new)  # a dict in the order it has in every state
 
     def _run(
         self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
@@ -231,11 +224,24 @@ class StepRecurrence(Recurrence):
         return layout.unsort(last), Rows(steps).select, dropped
 
 
-def _may_drop(module: nn.Module) -> bool:
+def may_drop(module: nn.Module) -> bool:
     """Whether train mode may mean dropout; for some of torch's modules it means other things, which are kept."""
     if isinstance(module, nn.RNNBase):
         return module.dropout > 0
     return not isinstance(module, nn.modules.batchnorm._NormBase)
+
+
+@contextmanager
+def modules_off(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Those of ``modules`` that are in train mode are in eval mode inside a ``with`` block; their children stay."""
+    active = [m for m in modules if m.training]
+    for module in active:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in active:
+            module.training = True
 
 
 def _randomness(device: torch.device) -> Tensor | None:
@@ -299,6 +305,16 @@ class NativeRecurrence(Recurrence):
 
     def _like(self, batch_size: int) -> State:
         return self._zeros(batch_size)
+
+    def _require_state(self, state: State, batch: int, name: str) -> State:
+        state = super()._require_state(state, batch, name)
+        dtype = self._weights(0)[0].dtype
+        for leaf in tree_leaves(state):
+            if leaf.dtype != dtype and not torch.is_autocast_enabled(leaf.device.type):
+                raise InputTypeError(
+                    f"{name} is {leaf.dtype}, the recurrence's weights {dtype}; convert one, e.g. state.to({dtype})"
+                )
+        return state
 
     def _check_elements(self, elements: Tensor) -> None:
         expected = self.module.input_size

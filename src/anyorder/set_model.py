@@ -23,6 +23,7 @@ from anyorder._checks import (
     whole_number,
 )
 from anyorder.orderings import reorder
+from anyorder.ragged import filled
 
 MODELS: dict[str, type[SetModel]] = {}
 SETTINGS = ("orderings", "seed", "combine")  # attributes that may be set on a model that was built already
@@ -228,6 +229,12 @@ class Door(nn.Module):
         else:
             del self.table
             self.register_buffer("table", table)
+
+    def for_encoder(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
+        """The batch for an encoder that reads padding too: there stands a true element (:func:`filled`)."""
+        elements, lengths = self.check(elements, lengths)
+        elements = filled(elements, lengths)
+        return (elements if self.table is None else self._embed(elements)), lengths
 
     def forward(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
         elements, lengths = self.check(elements, lengths)

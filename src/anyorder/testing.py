@@ -15,6 +15,7 @@ from torch import Tensor
 from anyorder._checks import InputError, InputTypeError, checked_elements, checked_lengths, real_number, whole_number
 from anyorder.orderings import random_orderings
 from anyorder.predictors import Predictor, Sets, evaluating
+from anyorder.ragged import filled
 from anyorder.recurrence import Recurrence, recurrence
 from anyorder.trajectory import State, tree_leaves, tree_map
 
@@ -140,8 +141,7 @@ def assert_chunking_invariant(
     elements = checked_elements(elements)
     known = checked_lengths(lengths, elements)
     sizes = torch.full((elements.shape[0],), elements.shape[1], device=elements.device) if known is None else known
-    padding = torch.arange(elements.shape[1], device=elements.device) >= sizes[:, None]
-    elements = elements.masked_fill(padding[:, :, None], 0)  # an encoder reads all it is given
+    elements = filled(elements, known)  # an encoder reads all it is given
     r, encode, readout = _parts(model)
     with torch.no_grad(), evaluating(model, r):
         whole = _numbers(readout(r.scan(encode(elements), known).last))

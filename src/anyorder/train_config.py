@@ -13,17 +13,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._checks import InputError, one_of, real_number, whole_number
+from anyorder._checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder._names import PRECISIONS, SCHEDULES
 from anyorder.progress import Record
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+
+def _distance(measure: Callable[..., Tensor], output: Tensor, target: Tensor) -> Tensor:
+    """``measure`` of each number to its own target, whole ones too; nothing is broadcast."""
+    if output.shape != target.shape:
+        raise InputError(
+            f"the loss compares outputs and targets of one shape; the model gives {list(output.shape)}, the targets "
+            f"of the batch are {list(target.shape)}"
+        )
+    kind = torch.promote_types(torch.promote_types(output.dtype, target.dtype), torch.float32)
+    return measure(output.to(kind), target.to(kind), reduction="none")
+
+
 LOSSES: dict[str, Loss] = {
     "cross-entropy": functools.partial(F.cross_entropy, reduction="none"),
-    "mse": functools.partial(F.mse_loss, reduction="none"),
-    "l1": functools.partial(F.l1_loss, reduction="none"),
-    "huber": functools.partial(F.huber_loss, reduction="none"),
+    "mse": functools.partial(_distance, F.mse_loss),
+    "l1": functools.partial(_distance, F.l1_loss),
+    "huber": functools.partial(_distance, F.huber_loss),
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -98,6 +110,8 @@ class TrainConfig:
         if self.shuffle_within is not None and self.order != "shuffle":
             raise InputError(f"shuffle_within={self.shuffle_within} needs order='shuffle'; got order={self.order!r}")
         one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
+        if isinstance(self.maximize, str):
+            raise InputTypeError(f"maximize must be True or False; got {self.maximize!r}")
         folder = isinstance(self.tensorboard, (str, Path))
         kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}
         for name, kind in kinds.items():  # numpy's, torch's

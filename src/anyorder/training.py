@@ -35,7 +35,7 @@ from anyorder.processor import denormals_flushed, threads_for
 from anyorder.progress import Journal, Record, Silent, display
 from anyorder.tables import SetData
 from anyorder.train_config import LOSSES, OPTIMIZERS, Loss, TrainConfig, TrainResult
-from anyorder.trajectory import Trajectory, tree_leaves, tree_map
+from anyorder.trajectory import tree_map
 
 __all__ = ["LOSSES", "OPTIMIZERS", "Objective", "TrainConfig", "TrainResult", "reads_in_windows", "train"]
 
@@ -82,7 +82,7 @@ class Objective(nn.Module):
         else:
             output = self.model(elements, lengths)
         with torch.autocast(device, enabled=False) if mixed else nullcontext():
-            if trajectory is not None and not (mixed and _in_half_precision(trajectory)):
+            if trajectory is not None and not (mixed and trajectory.in_half_precision):
                 return output, self.penalty(trajectory, generator=generator)
             batch = (elements, lengths) if penalty_on is None else penalty_on
             return output, self.penalty(self.model, *batch, generator=generator)
@@ -138,7 +138,7 @@ def train(
     (2, 2)
     """
     config = config or TrainConfig()
-    if isinstance(loss, str):
+    if not callable(loss):
         one_of("loss", loss, LOSSES)
     _check_data(data, validation, unlabelled)
     if loss == "cross-entropy":
@@ -146,7 +146,7 @@ def train(
         validation = None if validation is None else _with_class_numbers("validation", validation, model)
     if validation is None and (config.patience is not None or metric is not None):
         raise InputError("patience and metric need validation data; got validation=None")
-    if penalty is not None and not callable(penalty):
+    if penalty is not None and (isinstance(penalty, type) or not callable(penalty)):
         raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
     if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
         raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
@@ -158,11 +158,24 @@ def train(
     work = min(config.batch_size, len(data)) * sum(p.numel() for p in run.parameters)
     randomness = own_randomness(run.device, seed_of(config.seed, run.rank, 2))
     with randomness, threads_for(work, run.device), denormals_flushed():
-        return run.go(None if workdir is None else Path(workdir), progress, log)
+        return run.go(None if workdir is None else _folder(workdir), progress, log)
+
+
+def _folder(workdir: str | Path) -> Path:
+    if Path(workdir).exists() and not Path(workdir).is_dir():
+        raise InputError(f"workdir must be a folder; {workdir} is a file")
+    return Path(workdir)
 
 
 def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData | None) -> None:
-    """Refuse data that do not fit each other."""
+    """Refuse data that are none, or do not fit each other."""
+    for name, part in {"data": data, "validation": validation, "unlabelled": unlabelled}.items():
+        if not isinstance(part, SetData) and (part is not None or name == "data"):
+            raise InputTypeError(
+                f"{name} must be a SetData (SetData.of makes one from a list of arrays); got {type(part).__name__}"
+            )
+        if part is not None and part.weights is not None and part.weights.dim() != 1:
+            raise InputError(f"{name}.weights must be one number a sample; got shape {list(part.weights.shape)}")
     if data.targets is None:
         raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
     if validation is not None and validation.targets is None:
@@ -177,12 +190,19 @@ def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData |
 def _with_class_numbers(name: str, data: SetData, model: nn.Module) -> SetData:
     """``data`` with its targets as int64, once each is known to be a class that the model has an output for."""
     targets = data.targets
-    if targets is None or targets.dim() > 1:  # shares of the classes
+    if targets is None:
         return data
+    outputs = getattr(model, "out_features", None)
+    if targets.dim() > 1:  # shares of the classes
+        if isinstance(outputs, int) and list(targets.shape[1:]) != [outputs]:
+            raise InputError(
+                f"cross-entropy takes class numbers [N], or shares of the {outputs} classes [N, {outputs}]; "
+                f"{name}.targets are {list(targets.shape)}"
+            )
+        return data if targets.is_floating_point() else dataclasses.replace(data, targets=targets.float())
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
     low, high = int(targets.min()), int(targets.max())
-    outputs = getattr(model, "out_features", None)
     if low < 0 or (isinstance(outputs, int) and high >= outputs):
         last = "" if outputs is None else f" to {outputs - 1}, one an output of the model"
         raise InputError(
@@ -540,11 +560,6 @@ class _Run:
         return float(value.mean())
 
 
-def _in_half_precision(trajectory: Trajectory) -> bool:
-    leaves = [trajectory.elements, *tree_leaves(trajectory.last)]
-    return any(leaf.dtype in (torch.float16, torch.bfloat16) for leaf in leaves)
-
-
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
@@ -559,7 +574,7 @@ def _device(name: str) -> torch.device:
 
 def reads_in_windows(model: nn.Module) -> bool:
     """Whether a model can be trained by truncated backpropagation: it encodes, scans and reads out."""
-    return has_recurrence(model) and hasattr(model, "readout")
+    return has_recurrence(model) and hasattr(getattr(model, "inner", model), "readout")
 
 
 def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:

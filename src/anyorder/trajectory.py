@@ -35,6 +35,11 @@ def tree_map(function: Callable[..., Any], tree: State, *others: State) -> State
     return function(tree, *others)
 
 
+def by_sample(leaf: Tensor) -> Tensor:
+    """A tensor of a state, ``[B]`` or ``[B, …]``, as one row a sample ``[B, F]``."""
+    return leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None]
+
+
 def tree_leaves(tree: State) -> list[Tensor]:
     """The tensors of a state, in a fixed order."""
     leaves: list[Tensor] = []
@@ -49,7 +54,8 @@ class Trajectory:
     ``states``: all of them, with an axis 1 of length T + 1; ``states[:, 0]`` is the start state, and beyond a
     sample's length its last state repeats. ``elements``, ``lengths`` and ``recurrence`` are the scan's own.
     ``repeatable`` tells that stepping gives the same states again, as it does not after dropout or outside the autocast
-    that the scan ran under; ``continued`` that it went on from a given state, not from the recurrence's start.
+    that the scan ran under; ``recorded`` that it may have a graph for gradients. ``begun``: the state it went on from,
+    None if it began at the recurrence's start.
     """
 
     def __init__(
@@ -62,14 +68,15 @@ class Trajectory:
         select: Callable[[Tensor], State] | None,
         layout: Layout,
         repeatable: bool,
-        continued: bool,
+        begun: State | None,
     ) -> None:
         self.recurrence = recurrence
         self.elements = elements
         self.lengths = lengths
         self.last = last
         self.repeatable = repeatable
-        self.continued = continued
+        self.recorded = torch.is_grad_enabled()
+        self.begun = begun
         self._start = start
         self._select = select
         self._layout = layout
@@ -94,18 +101,20 @@ class Trajectory:
         return tree_map(lambda leaf: leaf.reshape(index.shape + leaf.shape[1:]), rows)
 
     @property
+    def in_half_precision(self) -> bool:
+        """Whether some of what it holds is in half precision, as autocast makes it."""
+        leaves = [self.elements, *tree_leaves(self.last)]
+        return any(leaf.dtype in (torch.float16, torch.bfloat16) for leaf in leaves)
+
+    @property
     def states(self) -> State:
         batch, longest = self.elements.shape[:2]
         every = torch.arange(longest + 1, device=self.elements.device)
         return self.at(every.expand(batch, longest + 1))
 
-    def starts(self, sample: Tensor) -> State:
-        """The states in which the scan of ``sample [R]`` began, as a state of batch R."""
-        return tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
-
     def rows(self, sample: Tensor, count: Tensor) -> State:
         """States of ``sample [R]`` after ``count [R]`` elements, as a state of batch R (no checks)."""
-        start = self.starts(sample)
+        start = tree_map(lambda leaf: leaf.index_select(0, sample), self._start)
         if self._select is None:
             return start
         if self.lengths is not None:
