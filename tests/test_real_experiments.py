@@ -350,6 +350,10 @@ def test_pictures_show_the_data(tmp_path, monkeypatch):
     monkeypatch.setenv("ANYORDER_DATA", str(tmp_path))
     monkeypatch.setenv("ANYORDER_HOME", str(tmp_path))
     assert pictures.picture_of("ecg") is None  # not here: no picture, and no download
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures.sources, "where", lambda form: tmp_path if form == "ecg5000-ucr" else None)
+        patch.setattr(pictures.datasets, "ecg5000", generated.beats)
+        assert pictures.picture_of("ecg") is not None  # in another form
     assert pictures.picture_of("parity") is None
     figure = pictures.picture_of("perturbed-digits")
     images = [axis.images[0].get_array() for axis in figure.axes]
@@ -454,6 +458,18 @@ def test_on_clouds_sire_is_held_against_deepsets_as_in_the_paper(deepsets, verdi
     assert one.text.startswith(f"sire+shuffle is ahead of DeepSets: 0.710 {against}")
     assert other.text.startswith(f"sire-low-dropout+shuffle is ahead of DeepSets: 0.910 {against}")
     assert (one.verdict, other.verdict) == (verdict, "holds")
+    assert other.short.startswith(f"deepsets {deepsets + 0.01:.3f} ± 0.010; sire+shuffle 0.710 ± 0.010; sire-low")
+
+
+def test_methods_on_other_data_are_not_held_against_each_other():
+    rows = [row("plain", s, 0.8, data="perturbed") for s in range(3)]
+    rows += [row("sire", s, 0.9, weight=1.0, data="perturbed") for s in range(3)]
+    rows += [row("cnn-clean", s, 0.95, data="clean") for s in range(3)]
+    found = {
+        claim.cells["method"]: claim.cells for claim in REAL_VERDICTS["perturbed-mnist"](rows, rows) if claim.table
+    }
+    assert found["cnn-clean"]["against"] == found["cnn-clean"]["difference"] == ""
+    assert found["sire"]["against"] == "plain"
 
 
 def test_a_penalty_is_not_judged_on_one_seed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -46,8 +47,8 @@ def rows_of(name, accuracy, scale="laptop", keep=lambda trial: True):
         curve = {"epoch": [1, 2], "seconds": [5.0, 10.0], "loss": [2.0, 1.0], "accuracy": [0.4, 0.8]}
         return [
             {
-                "setting": {"length": length},
-                "validation": {"loss": 1 - accuracy(trial, length)},
+                "setting": {} if length is None else {"length": length},
+                "validation": {"loss": 1 - accuracy(trial, length), "accuracy": accuracy(trial, length)},
                 "metrics": {
                     "accuracy": accuracy(trial, length) + 0.001 * trial.seed,
                     "train_loss": 0.1,
@@ -575,13 +576,19 @@ def test_what_fails_is_said_with_our_understanding_of_it_and_tables_are_not_repe
 def test_what_was_not_run_is_named_with_its_command_and_hours(tmp_path):
     experiment = EXPERIMENTS["parity"]
     rows = rows_of("parity", lambda trial, n: 0.9)
+    for row in rows:  # at the estimated pace
+        row["seconds"] = {"plain": 8.0}.get(row["method"], 12.0)
     whole = section_of(experiment, "laptop", rows)
     assert whole.seconds_left == 0
     # Five seeds of six candidates and fifteen further ones of the choice: plain and sire with three cells, DeepSets.
     assert (6 * 5 + 15) * (3 * 8 + 3 * 12 + 12) == 54 * 60
     assert whole.outlook == "The full protocol, --scale paper, takes about 54 min."
+    slow = section_of(experiment, "laptop", [{**row, "seconds": 2.5 * row["seconds"]} for row in rows])
+    assert slow.outlook == "The full protocol, --scale paper, takes about 2.2 h."
     part = section_of(experiment, "laptop", [row for row in rows if row["method"] != "deepsets"])
-    assert part.seconds_left == (6 * 2 + 3) * 12  # the search's trials, and three further seeds of the choice
+    assert part.seconds_left == pytest.approx(
+        (6 * 2 + 3) * 12
+    )  # the search's trials, and three further seeds of the choice
     assert part.outlook.startswith("About 3 min are left. The full protocol")
     assert part.outlook in markdown([part])
     line = "| pointcloud-5000 | SIRE on clouds of 5000 points | sire+shuffle 0.899, deepsets 0.9 | "
@@ -591,6 +598,29 @@ def test_what_was_not_run_is_named_with_its_command_and_hours(tmp_path):
     page = write_report(tmp_path)[1].read_text()
     assert "<code>anyorder reproduce pointcloud-5000 --scale laptop</code>" in page
     assert whole.outlook in page
+
+
+def test_a_row_edited_by_hand_is_refused():
+    rows = rows_of("parity", lambda trial, n: 0.9)
+    for key, value, found in (("method", "sirr", "has method 'sirr'"), ("setting", {"length": 10}, "has .* None, and")):
+        edited = [{**rows[0], key: value}, *rows[1:]]
+        with pytest.raises(InputError, match=f"a row of the trial .* of parity {found}.* mend or remove that row"):
+            section_of(EXPERIMENTS["parity"], "laptop", edited)
+
+
+def test_bags_are_drawn_one_data_set_a_figure():
+    rows = rows_of("bags", lambda trial, n: 0.9)
+    titles = [figure.alt for figure in section_of(EXPERIMENTS["bags"], "laptop", rows).figures]
+    assert len(titles) == 6
+    for name, share in itertools.product(("musk1", "elephant"), (0.05, 0.1, 1)):
+        assert any(f"{name}, labels {share:g}." in title for title in titles)
+
+
+def test_one_seed_meets_no_number():
+    rows = rows_of("perturbed-mnist", lambda trial, n: 0.9)
+    section = section_of(EXPERIMENTS["perturbed-mnist"], "laptop", rows)
+    assert section.comparisons
+    assert all(comparison.met is None for comparison in section.comparisons)
 
 
 def test_experiments_without_rows_are_named_and_a_slow_trial_does_not_set_the_seconds():

@@ -25,7 +25,7 @@ from anyorder._checks import Diverged
 from anyorder.cli import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.reproduce import reproduce
-from anyorder.paper.sweep import earlier_seconds, read_rows, run_trial, sweep, write_rows
+from anyorder.paper.sweep import _forget, earlier_seconds, read_rows, run_trial, sweep, write_rows
 from anyorder.paper.trials import Trial, duration
 
 CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
@@ -217,6 +217,12 @@ GOOD = {
         (json.dumps({**GOOD, "seed": "one"}), r"line 2 .*: 'seed' must be a whole number; found 'one'"),
         (json.dumps({**GOOD, "seconds": None}), r"line 2 .*: 'seconds' must be a number; found None"),
         (json.dumps({**GOOD, "metrics": [1]}), r"line 2 .*: 'metrics' must be an object; found \[1\]"),
+        (
+            json.dumps({**GOOD, "metrics": {"accuracy": "0.9"}}),
+            r"line 2 .*: 'accuracy' of its metrics must be a number",
+        ),
+        (json.dumps({**GOOD, "validation": {"loss": None}}), r"line 2 .*: 'loss' of its validation must be a number"),
+        (json.dumps({**GOOD, "seconds": 0.7}), r"line 2 has other figures of the trial and setting of line 1; remove"),
         (json.dumps({**GOOD, "trial_rows": "2"}), r"line 2 .*: 'trial_rows' must be a whole number; found '2'"),
     ],
 )
@@ -230,6 +236,35 @@ def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, messag
     else:
         with pytest.raises(InputError, match=r"toy\.jsonl, " + message):
             read_rows(path)
+
+
+def test_a_line_that_stands_there_twice_counts_once(tmp_path):
+    rows = sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, only=["b"])
+    path = tmp_path / "toy.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, *others, first]))
+    assert bare(read_rows(path)) == bare(rows)
+
+
+def test_a_trial_that_another_sweep_is_running_has_a_folder_of_its_own(tmp_path):
+    """Two sweeps of one experiment into two folders run the same trials; neither removes the other's files."""
+    trial = toy_experiment.toy().trials("smoke")[0]
+    folders = []
+
+    def nested(same, data, workdir):
+        folders.append(workdir)
+        (workdir / "checkpoint").touch()
+        if len(folders) == 1:
+            run_trial(nested, same)
+            _forget(same)  # as the other sweep does once its row is written
+            assert (workdir / "checkpoint").exists()
+        return toy_experiment.run(same, data, workdir)
+
+    run_trial(nested, trial)
+    mine, other = folders
+    assert (mine.exists(), other.exists()) == (True, False)
+    _forget(trial)
+    assert list(mine.parent.iterdir()) == []
 
 
 def test_rows_hold_what_the_design_asks_for(tmp_path):

@@ -120,7 +120,7 @@ def draw(experiment: Experiment, chart: Chart, rows: Sequence[Row], name: str) -
     figures = []
     for number, value in enumerate(v for v in dict.fromkeys(declared) if v in values.values()):
         mine = [row for row in rows if row["setting"].get(chart.split) in (value, None)]
-        title = spelled({chart.split: value})
+        title = ", ".join([*(v for v in chart.where.values() if isinstance(v, str)), spelled({chart.split: value})])
         figures += _figure(experiment, chart, mine, f"{name}-{number}", title)
     return figures
 

@@ -44,11 +44,12 @@ def read_idx(path: str | Path) -> np.ndarray:
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
         raise InputError(f"{path} is not an idx file: it begins with {raw[:4]!r}")
-    axes = raw[3]
+    axes, kind = raw[3], np.dtype(_IDX_TYPES[raw[2]])
     shape = np.frombuffer(raw, ">i4", count=axes, offset=4) if len(raw) >= 4 + 4 * axes else np.array([-1])
-    body = np.frombuffer(raw, _IDX_TYPES[raw[2]], offset=4 + 4 * axes) if shape.min() >= 0 else np.empty(0)
-    if shape.min() < 0 or body.size != math.prod(shape.tolist()):
-        raise InputError(f"{path} promises {shape.tolist()} values and holds {body.size}")
+    held = (len(raw) - 4 - 4 * axes) / kind.itemsize
+    if axes == 0 or shape.min() < 0 or held != math.prod(shape.tolist()):
+        raise InputError(f"{path} promises {shape.tolist()} values and holds {held:g}")
+    body = np.frombuffer(raw, kind, offset=4 + 4 * axes)
     return body.reshape(shape).astype(body.dtype.newbyteorder("="))
 
 
@@ -97,7 +98,15 @@ def read_mesh(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     trimesh = _needs("trimesh", "OFF and PLY meshes")
     path = Path(path)
     with _reading(path, "mesh"):
-        mesh = trimesh.load_mesh(path, process=False)
+        try:
+            mesh = trimesh.load_mesh(path, process=False)
+        except ValueError as error:
+            if "unexpected length" not in str(error):
+                raise
+            raise InputError(
+                f"{path} is damaged, or a binary PLY file whose faces differ in their number of corners, which is not "
+                "read: save it as OFF or as ASCII PLY"
+            ) from error
         vertices = np.asarray(mesh.vertices, dtype=np.float64)
         faces = np.asarray(mesh.faces, dtype=np.int64)
         if len(faces) == 0 or faces.min() < 0 or faces.max() >= len(vertices):
@@ -106,10 +115,10 @@ def read_mesh(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         return vertices, faces
 
 
-_COUNTS_AND_LINES = {  # numbers of vertices and faces, and the text that lists them
-    ".off": re.compile(rb"OFF\s*(\d+)\s+(\d+)[^\n]*\n(.*)", re.S),
+_COUNTS_AND_LINES = {  # numbers of vertices and faces, whether a face begins with its corners, and the text
+    ".off": re.compile(rb"OFF\s*(\d+)\s+(\d+)([^\n]*\n)(.*)", re.S),
     ".ply": re.compile(
-        rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+property list.*?end_header\s(.*)", re.S
+        rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+(property list)?.*?end_header\s(.*)", re.S
     ),
 }
 
@@ -121,9 +130,9 @@ def _require_all_faces(path: Path) -> None:
     if promised is None:
         return
     vertices, faces = int(promised[1]), int(promised[2])
-    lines = [line for line in promised[3].splitlines() if line.strip()][: vertices + faces]
+    lines = [line for line in promised[4].splitlines() if line.strip()][: vertices + faces]
     last = lines[-1].split()  # how many corners, and their numbers
-    if len(lines) < vertices + faces or len(last) <= int(last[0]):
+    if len(lines) < vertices + faces or (promised[3] and len(last) <= int(last[0])):
         raise InputError(f"{path} is cut off: it ends before the last of the {faces} faces it promises; get it again")
 
 
@@ -146,9 +155,9 @@ def sample_surface(vertices: np.ndarray, faces: np.ndarray, points: int, generat
 
 
 def unit_sphere(points: np.ndarray) -> np.ndarray:
-    """A cloud ``[T, 3]`` moved to mean 0 and scaled so that its farthest point has norm 1, float32."""
+    """A cloud ``[T, 3]`` moved to mean 0 and scaled so that its farthest point has norm 1 (one point: 0), float32."""
     centred = points - points.mean(axis=0)
-    return (centred / np.linalg.norm(centred, axis=1).max()).astype(np.float32)
+    return (centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32)
 
 
 def read_hdf5_clouds(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
@@ -179,9 +188,16 @@ def read_musk(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
         if len({len(row) for bag in rows.values() for row in bag}) > 1:
             raise InputError(f"{path} is damaged: its lines have different numbers of values; get it again")
         bags = [np.stack(bag) for bag in rows.values()]
-    if not bags:
+    return _sound_bags(path, bags), np.array(list(labels.values()), dtype=np.int64)
+
+
+def _sound_bags(path: Path, bags: list[np.ndarray]) -> list[np.ndarray]:
+    if not bags or bags[0].shape[1] == 0:
         raise InputError(f"{path} holds no bags")
-    return bags, np.array(list(labels.values()), dtype=np.int64)
+    for number, bag in enumerate(bags, start=1):
+        if not np.isfinite(bag).all():
+            raise InputError(f"{path}: bag {number} holds NaN or an infinite value; get the file again")
+    return bags
 
 
 def read_mil_svm(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
@@ -212,8 +228,7 @@ def read_mil_svm(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
                         raise InputError(f"{path}: feature numbers begin at 1; got {index}")
                     dense[at, index - 1] = value
             bags.append(dense)
-    if not bags or width == 0:
-        raise InputError(f"{path} holds no bags")
+    bags = _sound_bags(path, bags)
     if not text.endswith("\n"):
         raise InputError(f"{path} is cut off: its last line has no end; get it again, or add a newline if it is whole")
     return bags, np.array(list(labels.values()), dtype=np.int64)
@@ -266,7 +281,7 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
 
     def inside(name: str) -> Path:
         target = (root / name.replace("\\", "/")).resolve()
-        if Path(name).is_absolute() or not target.is_relative_to(root):
+        if Path(name).is_absolute() or target == root or not target.is_relative_to(root):
             raise InputError(f"{archive} wants to write outside its folder: {name!r}; nothing was unpacked")
         return target
 

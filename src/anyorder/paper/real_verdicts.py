@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from anyorder.paper.statistics import Claim, Sample, ahead, difference, matching, pm, sample_of
@@ -29,15 +30,17 @@ def penalty_helps(*over: str, metrics: Sequence[str] = ("accuracy",)) -> Verdict
 
 def _ahead_on_clouds(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     """The paper's claim, SIRE ahead of DeepSets, for each form of it that was run; then what the penalty does."""
+    methods = dict.fromkeys(row["method"] for row in sorted(chosen, key=lambda row: len(row["method"])))
+    samples = {method: sample_of(chosen, "accuracy", method) for method in methods}
+    short = "; ".join(f"{method} {pm(sample)}" for method, sample in samples.items())
     found = []
-    other = sample_of(chosen, "accuracy", "deepsets")
-    for method in sorted({row["method"] for row in chosen if row["method"].startswith("sire")}, key=len):
-        mine = sample_of(chosen, "accuracy", method)
-        if len(other):
+    for method, mine in samples.items():
+        if method.startswith("sire") and "deepsets" in samples:
+            other = samples["deepsets"]
             text = f"{method} is ahead of DeepSets: {pm(mine)} against {pm(other)}, "
             text += f"paired difference {difference(mine, other)}"
-            found.append(Claim(text, ahead(mine, other)))
-    return found + penalty_helps()(chosen, rows)
+            found.append(Claim(text, ahead(mine, other), short=short))
+    return found + [replace(claim, short="") for claim in penalty_helps()(chosen, rows)]
 
 
 def _cells(rows: Sequence[Row], over: Sequence[str]) -> list[dict[str, Any]]:
@@ -105,7 +108,8 @@ def _against_none(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place
     for method in methods:
         judged = method.startswith("sire")
         rival = without_penalty(method) if judged else "plain"
-        held = rival != method and rival in methods
+        read = {row["setting"].get("data") for row in chosen if row["method"] in (method, rival)}
+        held = rival != method and rival in methods and len(read) == 1  # on the same sets
         mine, other = (sample_of(chosen, metric, name) for name in (method, rival))
         gap = sample_of(chosen, "order_gap", method)
         cells = {

@@ -71,6 +71,7 @@ class Section:
     planned: int
     hours: float
     seconds_left: float
+    seconds_in_full: float
     command: str
     entries: list[Entry]
     comparisons: list[Comparison]
@@ -103,9 +104,9 @@ class Section:
 
     @property
     def outlook(self) -> str:
-        """What is left to run by estimate: of this scale, and of the paper's own protocol beyond the laptop's."""
+        """What is left to run of this scale, and the paper's own protocol, by estimate and the pace of the rows."""
         left = f"About {duration(self.seconds_left)} are left. " if self.seconds_left else ""
-        full = f"The full protocol, --scale paper, takes about {duration(estimated_seconds(self.experiment, 'paper'))}."
+        full = f"The full protocol, --scale paper, takes about {duration(self.seconds_in_full)}."
         return f"{left}{full if self.scale == 'laptop' else ''}".rstrip()
 
     @property
@@ -210,9 +211,13 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
     planned = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True)}
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
-    declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
+    declared = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
     rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
+    for row in rows:
+        declared[row["trial"]].require(row)
     seconds = {row["trial"]: row["seconds"] for row in rows}
+    estimate = experiment.estimated_seconds([declared[key] for key in seconds])
+    pace = sum(seconds.values()) / estimate if estimate else 1.0  # of the machine that made the rows
     return Section(
         experiment=experiment,
         scale=scale,
@@ -220,7 +225,8 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         finished=len(planned.keys() & seconds.keys()),
         planned=len(planned),
         hours=sum(seconds.values()) / 3600,
-        seconds_left=experiment.estimated_seconds([planned[key] for key in planned.keys() - seconds.keys()]),
+        seconds_left=pace * experiment.estimated_seconds([planned[key] for key in planned.keys() - seconds.keys()]),
+        seconds_in_full=pace * estimated_seconds(experiment, "paper"),
         command=command_of(experiment, scale),
         entries=_entries(experiment, scale, rows),
         comparisons=_comparisons(experiment, rows),
@@ -313,7 +319,9 @@ def _comparisons(experiment: Experiment, rows: Sequence[Row]) -> list[Comparison
         place = spelled(dict(expected.where))
         what = f"{expected.method}{', ' + place if place else ''}: {expected.metric}"
         accepted = "" if free else f"at least {low:g}" if math.isinf(high) else f"{low:g} to {high:g}"
-        found.append(Comparison(what, paper, ours, accepted, None if free else low <= ours.mean <= high))
+        found.append(
+            Comparison(what, paper, ours, accepted, None if free or len(ours) < 2 else low <= ours.mean <= high)
+        )
     return found
 
 

@@ -293,6 +293,12 @@ def fetch(name: str, *, trust: bool = False) -> Path:
             _fetch_archive(source, folder)
     except ValueError as error:
         raise InputError(f"the download of {name} is damaged and was refused: {error}") from error
+    except OSError as error:
+        files = ", ".join(str(folder / file.path) for file in source.files)
+        raise InputError(
+            f"{name} could not be downloaded from {source.url} ({type(error).__name__}); try again, put its files "
+            f"there yourself ({files}), or set ANYORDER_DATA to a folder that has them"
+        ) from error
     return folder
 
 

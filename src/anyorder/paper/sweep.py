@@ -17,6 +17,7 @@ import platform
 import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -30,7 +31,7 @@ import torch
 from anyorder import __version__
 from anyorder._checks import Diverged, InputError, InputTypeError, one_of, whole_number
 from anyorder._files import home, write_atomically
-from anyorder.paper.trials import Experiment, Row, Run, Trial
+from anyorder.paper.trials import Experiment, Row, Run, Trial, is_number
 
 LOST_WORKER_RETRIES = 3
 EARLIER = "earlier_seconds.txt"  # in a trial's workdir
@@ -107,15 +108,15 @@ def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) 
 
 def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
-    workdir = _workdir(trial)
-    earlier = earlier_seconds(trial)
-    write_atomically(workdir / EARLIER, str(earlier))
-    began = time.perf_counter()
-    try:
-        outcomes = run(trial, data, workdir)
-    except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
-        outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
-    seconds = round(earlier + time.perf_counter() - began, 3)
+    with _own(trial) as workdir:
+        earlier = _earlier_seconds(workdir)
+        write_atomically(workdir / EARLIER, str(earlier))
+        began = time.perf_counter()
+        try:
+            outcomes = run(trial, data, workdir)
+        except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
+            outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
+        seconds = round(earlier + time.perf_counter() - began, 3)
     versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return [
         {
@@ -146,13 +147,43 @@ def _workdir(trial: Trial) -> Path:
     return home() / "trials" / trial.experiment / trial.key
 
 
+@contextlib.contextmanager
+def _own(trial: Trial) -> Iterator[Path]:
+    """The workdir of a trial; one for this time alone where a sweep into another folder is running the same trial."""
+    folder = _workdir(trial)
+    with _locked(folder) as ours:
+        if ours:
+            yield folder
+            return
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as private:
+            yield Path(private)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold the lock that lies beside ``path``, if nobody else holds it; it ends with its process."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 def earlier_seconds(trial: Trial) -> float:
     """What interrupted runs of ``trial`` took for what they left in its workdir; 0 if they left nothing.
 
     Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
     What it did after that is lost, is done again, and counts once.
     """
-    folder = _workdir(trial)
+    return _earlier_seconds(_workdir(trial))
+
+
+def _earlier_seconds(folder: Path) -> float:
     if not (folder / EARLIER).exists():
         return 0.0
     newest = max(path.stat().st_mtime for path in folder.rglob("[!.]*") if path.is_file())
@@ -160,7 +191,12 @@ def earlier_seconds(trial: Trial) -> float:
 
 
 def _forget(trial: Trial) -> None:
-    shutil.rmtree(_workdir(trial), ignore_errors=True)
+    """Remove the workdir of a finished trial, unless another sweep is running the same trial there."""
+    folder = _workdir(trial)
+    with _locked(folder) as ours:
+        if ours:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.with_name(f".{folder.name}.lock").unlink(missing_ok=True)
 
 
 def rows_path(out: str | Path, experiment: str) -> Path:
@@ -178,12 +214,13 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of the finished trials in a jsonl file.
 
     A last line that was cut off is left out, and so are the other rows of a trial that lost one: the next sweep runs
-    it again and repairs the file.
+    it again and repairs the file. A line that stands there twice, as a merge may leave it, counts once.
     """
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")
     rows, cut = [], False
+    seen: dict[tuple[str, str], tuple[int, Row]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -194,7 +231,14 @@ def read_rows(path: Path) -> list[Row]:
             if not cut:
                 raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
         else:
-            rows.append(_checked_row(row, f"{path}, line {number}"))
+            row = _checked_row(row, f"{path}, line {number}")
+            first, same = seen.setdefault((row["trial"], _spelled(row["setting"])), (number, row))
+            if same != row:
+                raise InputError(
+                    f"{path}, line {number} has other figures of the trial and setting of line {first}; remove one"
+                )
+            if first == number:
+                rows.append(row)
     return _of_whole_trials(rows, cut)
 
 
@@ -216,6 +260,13 @@ def _checked_row(row: Any, where: str) -> Row:
             raise InputError(
                 f"{where} is not a row of a trial: {key!r} must be {words}; found {found}; mend or remove that line"
             )
+    for part in ("validation", "metrics"):
+        for key, value in row[part].items():
+            if not is_number(value):
+                raise InputError(
+                    f"{where} is not a row of a trial: {key!r} of its {part} must be a number; found {value!r}; "
+                    "mend or remove that line"
+                )
     return row
 
 
@@ -249,16 +300,9 @@ def _only_writer(path: Path) -> Iterator[None]:
 
     It lies beside the rows, so that sweeps with different ``ANYORDER_HOME`` see each other's.
     """
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{path} is being written by another sweep; wait for it, or choose another folder"
-            ) from None
+    with _locked(path) as ours:
+        if not ours:
+            raise InputError(f"{path} is being written by another sweep; wait for it, or choose another folder")
         for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
             draft.unlink(missing_ok=True)
         yield

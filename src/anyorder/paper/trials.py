@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyorder._checks import one_of, whole_number
+from anyorder._checks import InputError, one_of, whole_number
 
 Row = dict[str, Any]
 Outcome = dict[str, Any]
@@ -105,6 +105,17 @@ class Trial:
         """Twelve hexadecimal digits of a hash of the declaration: the same in every process, on every machine."""
         declaration = [self.experiment, self.method, dict(self.setting), self.seed, self.scale]
         return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
+
+    def require(self, row: Row) -> None:
+        """Refuse a row that says it is of this trial and has another method, seed or setting: it was edited."""
+        declared = {"experiment": self.experiment, "method": self.method, "seed": self.seed, **self.setting}
+        found = {**row["setting"], **{key: row[key] for key in ("experiment", "method", "seed")}}
+        for key, value in declared.items():
+            if json.dumps(found.get(key)) != json.dumps(value):
+                raise InputError(
+                    f"a row of the trial {self.key} of {self.experiment} has {key} {found.get(key)!r}, and the trial "
+                    f"is declared with {value!r}: mend or remove that row, and its trial is run again"
+                )
 
 
 Run = Callable[[Trial, Any, Path], list[Outcome]]
