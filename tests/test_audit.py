@@ -797,8 +797,46 @@ def test_a_random_predictor_is_detected_and_said():
 
 def test_dependence_on_batch_mates_is_said():
     x = np.random.default_rng(0).standard_normal((40, 5, 1))
-    report = ao.audit(lambda e: e.sum(1) - e.sum(1).mean(), x, generator=rng())
-    assert any("depends on the other sets in the batch" in note for note in report.notes)
+    for predict in (lambda e: e.sum(1) - e.sum(1).mean(), lambda e: e.sum((1, 2)) / np.abs(e).max()):
+        report = ao.audit(predict, x, generator=rng())
+        assert any("depends on the other sets in the batch" in note for note in report.notes)
+        assert str(report).startswith("The answer for a set depends on the other sets in the batch")
+        assert report.batch_gap > 1e-3
+        assert not ao.audit(predict, x, generator=rng(), batch_size=1, search=0).batch_gap
+
+
+def test_batch_mates_are_felt_whichever_half_of_the_batch_they_are_in():
+    for largest in (0, 39):
+        x = np.random.default_rng(0).standard_normal((40, 5, 1)).clip(-1, 1)
+        x[largest] *= 9
+        report = ao.audit(lambda e: e.sum((1, 2)) / np.abs(e).max(), x, generator=rng(), search=0)
+        assert report.batch_gap > 0
+        assert ao.compare({"own": total}, x, search=0).reports["own"].batch_gap == 0
+
+
+def test_a_comparison_says_whose_answers_depend_on_batch_mates():
+    x = np.random.default_rng(0).standard_normal((40, 5, 1))
+    models = {"centred": lambda e: e.sum(1) - e.sum(1).mean(), "last": last}
+    words = str(ao.compare(models, x, search=0, generator=rng()))
+    assert "last depends on order least" in words
+    assert words.endswith("Answers depend on the other sets in the batch: centred.")
+
+
+def test_an_estimator_that_says_it_is_a_regressor_is_audited_as_one():
+    x = np.random.default_rng(0).standard_normal((12, 4, 1))
+    y = np.stack([x.sum((1, 2)), x.max((1, 2))], axis=1)
+    fitted = ao.SetRegressor(epochs=1, model_options={"hidden": 4}, random_state=0).fit(x, y)
+    for predict in (fitted, fitted.predict):
+        report = ao.audit(predict, x, labels=y, permutations=2, search=0, generator=rng())
+        assert (report.task, report.flip_rate) == ("regression", None)
+        assert report.rmse > 0
+
+
+def test_a_function_that_cannot_read_a_list_is_told_it_was_given_one():
+    with pytest.raises(ao.InputError, match=r"size 1, 2 .*it was given a list of arrays \[n, D\].*anyorder.pad makes"):
+        ao.audit(lambda e: e.sum(1), [np.ones((2, 1)), np.ones((1, 1))], generator=rng())
+    elements, lengths = ao.pad([np.ones((2, 1)), np.ones((1, 1))])
+    assert ao.audit(lambda e: e.sum(1), elements, lengths, generator=rng()).worst_gap == 0
 
 
 def test_a_predictor_that_needs_some_elements():

@@ -735,12 +735,56 @@ BAD_WORDS = {
     "samples": ("audit model t.csv --samples 0 --out a.html", "--samples must be at least 1"),
     "permutations": ("audit model t.csv --permutations 0 --out a.html", "--permutations must be at least 1"),
     "folder as output": ("predict model t.csv --out folder.csv --force", "folder.csv is a folder; choose another file"),
-    "first seed beyond": (f"audit model t.csv --seed {2**32} --out a.html", "--seed must be below 4294967296"),
-    "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be below 4294967296"),
+    "first seed beyond": (f"audit model t.csv --seed {2**32} --out a.html", "--seed must be at most 4294967295"),
+    "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be at most 4294967295"),
     "strange label": ("audit model strange.csv --out a.html", "holds 'sideways', which is none of the model's classes"),
+    "figures in the model": (
+        f"{TRAIN} --force --tensorboard model/tb",
+        "--tensorboard model/tb is in the model folder",
+    ),
+    "figures as the model": (f"{TRAIN} --force --tensorboard ./model", "which holds nothing but the model"),
+    "train seed": (f"{TRAIN} --force --seed {2**32}", "--seed must be at most 4294967295"),
+    "endless window": (
+        f"{TRAIN} --force --penalty-window {10**30}",
+        "--penalty-window must be at most 9223372036854775807",
+    ),
+    "endless pieces": (f"{TRAIN} --force --truncate {10**30}", "--truncate must be at most 9223372036854775807"),
+    "endless shuffle": (f"{TRAIN} --force --shuffle-within {10**30}", "--shuffle-within must be at most"),
+    "beyond hidden": (f"{TRAIN} --force --hidden {10**20}", "--hidden must be at most 9223372036854775807"),
+    "largest hidden": (f"{TRAIN} --force --hidden {2**63 - 1}", "does not fit into this machine's memory"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
     "strange graph": ("export model --onnx m.pt", "must end in .onnx"),
 }
+
+
+def test_figures_in_the_model_folder_are_refused_in_python_too(here):
+    columns = {"set_id": "visit", "target": "outcome"}
+    for folder in (here / "new", here / "new" / "tb"):
+        with pytest.raises(ao.InputError, match=r"is in the model folder .*choose a folder outside it"):
+            commands.train_table(here / "t.csv", here / "new", columns=columns, settings={"tensorboard": folder})
+    assert not (here / "new").exists()
+
+
+def test_ids_that_are_no_text_go_to_parquet_alone(run, here, monkeypatch):
+    names = visits()["visit"].map(lambda i: bytes([255, 254, i]) * 5)
+    visits().assign(visit=names).to_parquet("t.parquet")
+    assert run("predict model t.parquet --out p.parquet")[0] == 0
+    assert pd.read_parquet("p.parquet")["visit"].tolist() == names.unique().tolist()
+    monkeypatch.setattr(TableModel, "outputs", lambda *a: pytest.fail("the work was begun"))
+    status, _, err = run("predict model t.parquet --out p.csv")
+    assert status == 2
+    assert "the set ids of t.parquet are of type binary, which cannot be written as text to p.csv" in err
+    assert "ends in .parquet" in err
+    assert err.count("\n") == 1
+
+
+def test_models_to_compare_are_all_looked_at_before_the_first_is_audited(run, here, monkeypatch):
+    monkeypatch.setattr(commands, "audit", lambda *a, **k: pytest.fail("the work was begun"))
+    shutil.copytree("model", "bad")
+    (here / "bad" / "config.json").write_text("{")
+    status, _, err = run("audit model bad t.csv --out a.html")
+    assert status == 2
+    assert "the model folder bad is damaged" in err
 
 
 @pytest.mark.parametrize("case", BAD_WORDS)

@@ -287,6 +287,19 @@ def test_sample_weights_count():
     assert classifier().fit(X, y, sample_weight=favour).predict(X).mean() > 0.9
 
 
+@pytest.mark.parametrize("part", ["held-out", "remaining"])
+def test_a_part_whose_weights_are_all_zero_is_named(part):
+    X, y = ragged_sums(10)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(regressor(epochs=1).fit(X, y).seed_)).tolist()
+    weights = np.ones(10)
+    weights[order[:3] if part == "held-out" else order[3:]] = 0
+    count = 3 if part == "held-out" else 7
+    with pytest.raises(
+        ao.InputError, match=f"sample_weight is 0 for all {count} {part} sets of validation_fraction=0.3"
+    ):
+        regressor(validation_fraction=0.3, epochs=1).fit(X, y, sample_weight=weights)
+
+
 def test_units_are_those_of_the_weighted_sets():
     X, y = ragged_sums(10)
     weights = np.array([1.0, 3.0, *[0.0] * 8])
@@ -646,6 +659,8 @@ def test_refusals():
         ({"validation_fraction": 1.0}, "validation_fraction must be below 1"),
         ({"patience": 3}, "patience and metric need validation data"),
         ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 2**63}, "epochs must be at most 9223372036854775807; got 9223372036854775808"),
+        ({"model_options": "x"}, "model_options must be a dict of what the model takes, or None; got 'x'"),
         ({"device": "cdua"}, "device must be 'auto' or one torch has here"),
     ],
 )

@@ -275,7 +275,9 @@ def test_an_estimator_comes_back_fitted(tmp_path):
     stream = ao.Stream(again.model_)
     stream.update(X[0])
     assert stream.value().item() == pytest.approx(regressor.predict(X[:1])[0], abs=1e-4)
-    for damaged in ({"parameters": {"exec": 1}, "fitted": {}}, {}):
+    _, details = regressor.storage_parts()
+    options = {**details, "parameters": {**details["parameters"], "model_options": 3}}
+    for damaged in ({"parameters": {"exec": 1}, "fitted": {}}, {}, options):
         edit(estimator__details=damaged)(tmp_path / "m")
         with pytest.raises(InputError, match="its estimator cannot be rebuilt"):
             ao.load(tmp_path / "m")

@@ -121,6 +121,29 @@ def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
 
 
+def test_a_reset_is_of_the_streams_named_alone():
+    stream = ao.Stream(recurrent(), streams=3)
+    for index, seen in (
+        ([], [2, 2, 2]),
+        ([-1, 0], [0, 2, 0]),
+        (1, [2, 0, 2]),
+        (np.array([True, False, True]), [0, 2, 0]),
+    ):
+        stream.reset()
+        stream.update(torch.ones(3, 2, D))
+        stream.reset(index)
+        assert stream.seen.tolist() == seen
+    for index in ([5], [0, -4]):
+        with pytest.raises(InputError, match=r"index must be from 0 to 2, of 3 streams; got \["):
+            stream.reset(index)
+    for index in ([0.5], torch.tensor([True]), [True] * 4):
+        with pytest.raises(InputTypeError, match="index must be whole numbers, or a mask of all 3 streams; got"):
+            stream.reset(index)
+    with pytest.raises(InputTypeError, match="index must be numbers of streams or a mask of them; got 'all'"):
+        stream.reset("all")
+    assert stream.seen.tolist() == [0, 2, 0]
+
+
 def test_streams_of_one_keep_their_axis_and_hand_out_their_counts():
     stream = ao.Stream(recurrent(), streams=1)
     stream.update(torch.ones(1, 2, D))
@@ -375,6 +398,42 @@ def test_a_snapshot_with_the_wrong_state_is_refused():
     )
     with pytest.raises(InputError, match=r"does not fit this model: state_0 must have shape \[1, 6\]"):
         ao.Stream.restore(model, forged)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"state_0": torch.ones(1, 6).double()}, "state_0 must be torch.float32, it is torch.float64; take it again"),
+        ({"state_0": torch.full((1, 6), float("nan"))}, "state_0 holds NaN or an infinite value; start the stream"),
+        ({"state_0": torch.full((1, 6), -float("inf"))}, "state_0 holds NaN or an infinite value; start the stream"),
+        ({"seen": torch.tensor([-1])}, "it does not count the elements seen"),
+        ({"seen": torch.tensor([0.5])}, "it does not count the elements seen"),
+    ],
+)
+def test_a_snapshot_of_numbers_that_no_stream_holds_is_refused(changed, message):
+    model = recurrent()
+    tensors, metadata = tensors_from_bytes(ao.Stream(model).snapshot())
+    with pytest.raises(InputError, match=f"the snapshot is damaged: {message}"):
+        ao.Stream.restore(model, tensors_to_bytes({**tensors, **changed}, metadata))
+
+
+def test_an_earlier_snapshot_has_a_state_of_the_models_kind():
+    model = recurrent()
+    tensors, metadata = tensors_from_bytes(ao.Stream(model).snapshot())
+    del metadata["stream"]["dtypes"]  # as it was once written
+    ao.Stream.restore(model, tensors_to_bytes(tensors, metadata))
+    tensors["state_0"] = tensors["state_0"].long()
+    with pytest.raises(InputError, match=r"state_0 must be torch\.float32, it is torch\.int64"):
+        ao.Stream.restore(model, tensors_to_bytes(tensors, metadata))
+
+
+def test_a_snapshot_keeps_the_infinities_a_recurrence_starts_from_and_the_precision_it_ran_in():
+    largest = ao.recurrence(torch.maximum, start=torch.full((1, 1), -float("inf")))
+    assert ao.Stream.restore(largest, ao.Stream(largest).snapshot()).value().item() == -float("inf")
+    stream = ao.Stream(recurrent(cell="rnn"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stream.update(torch.ones(2, D))
+    assert torch.equal(tree_leaves(ao.Stream.restore(stream.model, stream.snapshot())._state)[0], stream._state)
 
 
 @pytest.mark.parametrize("streams", [10**12, 3])

@@ -506,6 +506,12 @@ BAD_TABLES = [
     (frame(when=[*["2024-05-31"] * 3, "9999-12-31", *"ab"]), {"order": "when"}, "got '9999-12-31' in row 4"),
     (pd.DataFrame({"visit;outcome": ["1;2"]}), {}, "no column 'visit'.*separated by ';': save it with commas"),
     (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
+    (
+        frame(outcome=["12345678901234567890", *"12121"]),
+        {"task": "classification"},
+        "class number 12345678901234567890",
+    ),
+    (frame(outcome=[1e20, 1, 1, 2, 2, 2]), {"task": "classification"}, "100000000000000000000, which does not fit 64"),
     (frame(), {"task": "ranking"}, "task must be one of 'classification', 'regression'"),
 ]
 
@@ -606,6 +612,8 @@ def test_times_are_no_features():
         ("t.csv", b"", "the file is empty"),
         ("t.csv", b"a,b\n1,2\n3\n", "cannot be read as a table: CSV parse error"),
         ("t.csv", b"a,a\n1,2\n", "two columns named 'a'"),
+        ("t.csv", b"a;b;c\n1;2,5;3\n", "Expected 1 columns.*it seems to be separated by ';': save it with commas"),
+        ("t.csv.gz", gzip.compress(b"a;b\n1;2,5\n", mtime=0), "it seems to be separated by ';': save it with commas"),
         ("t.csv", b"\xff\xfe\x00a", "cannot be read as a table"),
         ("t.csv.gz", b"no gzip", r"t\.csv\.gz cannot be read as a table: zlib"),
         (
@@ -648,6 +656,22 @@ def test_a_wide_npz_array_is_several_columns(tmp_path):
     assert [f.name for f in schema.features] == ["x_0", "x_1", "x_2"]
     np.testing.assert_allclose(data.elements, (x - x.mean(0)) / x.std(0), atol=1e-6)
     assert data.targets is None
+
+
+def test_a_wide_npz_array_never_takes_the_place_of_another_column(tmp_path):
+    np.savez(tmp_path / "w.npz", s=np.arange(3), x_0=np.ones(3), x=np.zeros((3, 2)))
+    with pytest.raises(InputError, match="has two columns named 'x_0', one of them of 'x'; rename one"):
+        read_table(tmp_path / "w.npz", set_id="s")
+    np.savez(tmp_path / "w.npz", s=np.arange(3), x=np.zeros((3, 2)), x_0=np.ones((3, 1)))
+    assert read_table(tmp_path / "w.npz", set_id="s")[1].column_names == ["x_0", "x_1", "x_0_0"]
+
+
+@pytest.mark.parametrize("name", ["d.tsv.csv", "my.tsv.notes.csv.gz", "d.csv.tsv", "d.csv.tsv.gz"])
+def test_the_ending_alone_says_what_separates_columns(tmp_path, name):
+    mark = "\t" if ".csv.tsv" in name else ","
+    frame().to_csv(tmp_path / name, index=False, sep=mark)
+    data, _ = read_table(tmp_path / name, set_id="visit", target="outcome")
+    assert torch.equal(data.elements, read_table(frame(), set_id="visit", target="outcome")[0].elements)
 
 
 def test_rows_of_another_kind_are_refused():

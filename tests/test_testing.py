@@ -105,6 +105,10 @@ def test_padding_refusals(ragged):
         assert_padding_invariant(masked_sum, ragged[0], None)
     with pytest.raises(ao.InputTypeError, match="needs a model that takes lengths"):
         assert_padding_invariant(lambda e: e.sum(1), *ragged)
+    with pytest.raises(ao.InputError, match="fills must name at least one number"):
+        assert_padding_invariant(masked_sum, *ragged, fills=())
+    with pytest.raises(ao.InputError, match="NaN is none for whole numbers"):
+        assert_padding_invariant(masked_sum, ragged[0].long(), ragged[1], fills=(float("nan"),))
 
 
 def test_padding_of_numpy_functions_and_estimators():
@@ -153,6 +157,8 @@ def test_chunk_refusals(ragged):
         assert_chunking_invariant(3, *ragged)
     with pytest.raises(ao.InputError, match="chunks must be at least 1"):
         assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=(0,))
+    with pytest.raises(ao.InputError, match="chunks must name at least one number of elements"):
+        assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=())
 
     class Partial(nn.Module):
         def __init__(self):

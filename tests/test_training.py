@@ -1321,8 +1321,10 @@ def test_what_train_refuses():
     with pytest.raises(ao.InputError, match="with weights the loss must return one value a sample"):
         trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)
     for bad in (0 * weights, torch.where(torch.arange(48) == 7, -0.5, weights)):
-        with pytest.raises(ao.InputError, match="weights must not be negative and not all zero"):
+        with pytest.raises(ao.InputError, match=r"data\.weights must not be negative and not all zero"):
             trained(SetData(data.elements, data.offsets, data.targets, bad))
+        with pytest.raises(ao.InputError, match=r"validation\.weights must not be negative and not all zero"):
+            trained(data, validation=SetData(data.elements, data.offsets, data.targets, bad))
 
 
 def test_a_loss_by_name_compares_numbers_one_by_one():

@@ -89,8 +89,8 @@ class Columns:
             if name not in available:
                 close = difflib.get_close_matches(name, available, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
-                if len(available) == 1 and (mark := next((m for m in ";\t|" if m in available[0]), None)):
-                    hint = f"; it seems to be separated by {mark!r}: save it with commas, or with tabs as .tsv"
+                if len(available) == 1:
+                    hint = _separated(available[0]) or hint
                 shown = ", ".join(available[:12]) + (", …" if len(available) > 12 else "")
                 raise InputError(f"{self.source} has no column {name!r}; its columns are {shown}{hint}")
         for given, what in ((special, "set id, target and order"), (self.names, "the features")):
@@ -270,6 +270,12 @@ class Columns:
                     "use --task regression, or turn them into names"
                 )
             values = [int(v) for v in values]
+        for value in values:
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InputError(
+                    f"target {self.target!r} holds the class number {value}, which does not fit 64 bits; write the "
+                    "classes as names"
+                )
         if classes is None:
             classes = tuple(sorted(set(values)))
             if len(classes) < 2:
@@ -299,6 +305,12 @@ def _rows(mask: np.ndarray, first: int) -> str:
     more = int(mask.sum()) - len(rows)
     words = ", ".join(map(str, rows))
     return f"row{'s' if len(rows) > 1 else ''} {words}" + (f" and {more} more" if more else "")
+
+
+def _separated(header: str) -> str:
+    """What to do about a table whose only column seems to be several."""
+    mark = next((m for m in ";\t|" if m in header), None)
+    return f"; it seems to be separated by {mark!r}: save it with commas, or with tabs as .tsv" if mark else ""
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -468,6 +480,9 @@ def _blocks(source: Any, progress: bool | None) -> Iterator[tuple[list[str], _Re
     except (pa.ArrowException, zipfile.BadZipFile, UnicodeDecodeError, OSError) as error:
         words = str(error).splitlines()[0]
         hint = "; save it as UTF-8" if "utf8" in words.lower().replace("-", "") else ""
+        if "Expected 1 columns" in words:  # decimal commas, say, beside semicolons
+            with pa.OSFile(str(path)) as file:
+                hint = _separated(_text_of(file, path).read(4096).decode("utf-8", "replace").split("\n")[0])
         raise InputError(f"{path} cannot be read as a table: {words}{hint}") from None
 
 
@@ -485,17 +500,20 @@ def _bar(progress: bool | None, path: Path) -> Iterator[Callable[[float], None]]
         yield lambda fraction: bar.update(task, completed=fraction)
 
 
+def _text_of(file: pa.NativeFile, path: Path) -> pa.NativeFile:
+    return pa.CompressedInputStream(file, "gzip") if path.name.lower().endswith(".gz") else file
+
+
 def _csv_blocks(path: Path, advance: Callable[[float], None]) -> tuple[list[str], _Read]:
-    parse = pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in path.name.lower() else ",", newlines_in_values=True)
+    parse = pyarrow.csv.ParseOptions(delimiter="\t" if table_ending(path) == "tsv" else ",", newlines_in_values=True)
     size = path.stat().st_size
     if size == 0:
         raise InputError(f"{path} has no rows; the file is empty")
 
     def opened(convert: pyarrow.csv.ConvertOptions, block: int) -> tuple[pa.NativeFile, Any]:
         file = pa.OSFile(str(path))
-        stream = pa.CompressedInputStream(file, "gzip") if path.name.lower().endswith(".gz") else file
         return file, pyarrow.csv.open_csv(
-            stream,
+            _text_of(file, path),
             read_options=pyarrow.csv.ReadOptions(block_size=block),
             parse_options=parse,
             convert_options=convert,
@@ -533,10 +551,12 @@ def _npz_blocks(path: Path, advance: Callable[[float], None]) -> tuple[list[str]
             columns = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read as npz: {str(error).splitlines()[0]}") from None
-    wide = {n: a for n, a in columns.items() if a.ndim == 2}
+    wide = {n: columns.pop(n) for n, a in list(columns.items()) if a.ndim == 2}
     for name, array in wide.items():
-        del columns[name]
-        columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+        for i in range(array.shape[1]):
+            if f"{name}_{i}" in columns:
+                raise InputError(f"{path} has two columns named '{name}_{i}', one of them of {name!r}; rename one")
+            columns[f"{name}_{i}"] = array[:, i]
     sizes = {name: a.shape for name, a in columns.items()}
     if len(set(sizes.values())) != 1 or any(len(s) != 1 for s in sizes.values()):
         raise InputError(f"{path} must hold arrays of one length, one a column; got shapes {sizes}")

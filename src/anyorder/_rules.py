@@ -33,12 +33,14 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}{hint}")
 
 
-def whole_number(name: str, value: Any, minimum: int = 1) -> int:
-    """``value`` as an int of at least ``minimum``."""
+def whole_number(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
+    """``value`` as an int from ``minimum`` to ``maximum``, which is the largest that 64 bits hold."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InputTypeError(f"{name} must be a whole number; got {value!r} ({type(value).__name__})")
     if int(value) < minimum:
         raise InputError(f"{name} must be at least {minimum}; got {int(value)}")
+    if int(value) > maximum:
+        raise InputError(f"{name} must be at most {maximum}; got {int(value)}")
     return int(value)
 
 

@@ -22,7 +22,7 @@ from anyorder.audit_labels import Judge
 from anyorder.audit_report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.estimates import Estimate, bootstrap_interval, estimate, rate_interval, short
 from anyorder.ordering_search import search_orderings
-from anyorder.predictors import Predictor, Sets, evaluating, recurrence_of
+from anyorder.predictors import Predictor, Sets, evaluating, recurrence_of, says_regressor
 from anyorder.recurrence import Recurrence
 from anyorder.trajectory import tree_leaves
 
@@ -158,12 +158,13 @@ class _Audit:
         self.clock = Clock(settings.seconds, settings.progress)
         self.ask = Asker(predictor, self.clock, settings.batch_size)
         self.notes: list[str] = []
+        self.batch_gap = 0.0
 
     def report(self, predict: Any, task: str, labels: Any) -> Report:
         order = self._ask_as_given()
         known = self.given[np.sort(order)]
         if task == "auto":
-            many = known.shape[1] > 1 and not isinstance(predict, Recurrence)
+            many = known.shape[1] > 1 and not isinstance(predict, Recurrence) and not says_regressor(predict)
             task = "classification" if many or self.predictor.hard else "regression"
         self.judge = Judge(task, known, self.predictor)
         spread = self._spread(known)
@@ -221,6 +222,7 @@ class _Audit:
             sizes=self.sets.sizes[audited],
             repeat_gap=repeat_gap,
             random=random,
+            batch_gap=self.batch_gap,
             evaluations=self.predictor.evaluations,
             seconds=self.clock.elapsed(),
             notes=self.notes,
@@ -271,9 +273,11 @@ class _Audit:
                 "make it deterministic (evaluation mode, a fixed seed) and audit again."
             )
         elif len(first) >= 4 and not self.clock.past(0.3):
-            fewer = len(first) // 2
-            apart = float(np.abs(self.ask(first[:fewer][::-1].copy()) - same[:fewer][::-1]).mean())
+            backwards = np.arange(len(first))[::-1]
+            halves = [self.ask(first[rows]) - same[rows] for rows in np.array_split(backwards, 2)]
+            apart = float(np.abs(np.concatenate(halves)).mean())
             if apart > ROUNDING * scale:
+                self.batch_gap = apart
                 self.notes.append(
                     "The predictor's answer for a set depends on the other sets in the batch: asked in a smaller "
                     f"one, it is {short(apart)} away on average. The figures mix this with the effect of order."

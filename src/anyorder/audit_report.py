@@ -57,7 +57,8 @@ class Report:
     positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
     intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds. ``audited``: the
     samples that ``sample_gaps`` and ``sizes`` speak of, fewer than were given where the time budget was short;
-    ``repeat_gap`` is None where it left no time to ask twice.
+    ``repeat_gap`` is None where it left no time to ask twice. ``batch_gap``: how far an answer moves with the other
+    sets in the batch, 0 where it does not.
     """
 
     task: str
@@ -91,12 +92,18 @@ class Report:
     notes: list[str] = field(default_factory=list)
     feature_names: list[str] | None = None
     audited: np.ndarray | None = None
+    batch_gap: float = 0.0
 
     @property
     def relative_gap(self) -> float:
         if self.output_gap == 0:
             return 0.0
         return self.output_gap / self.spread if self.spread > 0 else float("inf")
+
+    @property
+    def blurred(self) -> bool:
+        """Whether more than the order of a set moves its output: chance, or the other sets in the batch."""
+        return self.random or self.batch_gap > 0
 
     @property
     def searched(self) -> bool:
@@ -186,13 +193,15 @@ class Comparison:
             beside = "" if steady is None else f" with a relative gap of {short(best['relative_gap'])}"
             text += f" and {named}" if best is steady else f"; {best['model']} {named}{beside}"
         random = [name for name, report in self.reports.items() if report.random]
-        return f"{text}." + (f" Random, so that the gap is partly noise: {', '.join(random)}." if random else "")
+        mates = [name for name, report in self.reports.items() if report.batch_gap > 0]
+        text += f". Random, so that the gap is partly noise: {', '.join(random)}" if random else ""
+        return text + (f". Answers depend on the other sets in the batch: {', '.join(mates)}." if mates else ".")
 
     def _steadiest(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
         """The row of the model that depends on order least, None where that cannot be told, and a clause about it."""
         if not any((report.sizes >= 2).any() for report in self.reports.values()):
             return None, "No set has two elements, so there is nothing to reorder"
-        told = [row for row in rows if not self.reports[row["model"]].random]
+        told = [row for row in rows if not self.reports[row["model"]].blurred]
         if not told:
             return None, "The effect of order cannot be told apart"
         ignoring = [row for row in told if self.reports[row["model"]].verdict().tone == "good"]
@@ -238,6 +247,13 @@ def _verdict(report: Report) -> Verdict:
             "The predictor is random, so the effect of order cannot be told apart.",
             f"Asked twice for the same order, its answers are {short(report.repeat_gap)} apart on average; in "
             f"another order {short(report.output_gap)}. Make it deterministic and audit again.",
+        )
+    if report.batch_gap > 0:
+        return Verdict(
+            "fair",
+            "The answer for a set depends on the other sets in the batch, so the effect of order cannot be told apart.",
+            f"Asked in smaller batches, the answers are {short(report.batch_gap)} away on average; in another order "
+            f"{short(report.output_gap)}. Audit again with batch_size=1, or make each answer depend on its own set.",
         )
     if movable == 0:
         return Verdict(

@@ -68,10 +68,10 @@ def together(one: SetData, other: SetData) -> SetData:
     return SetData(torch.cat([one.elements, other.elements]), offsets)
 
 
-def mean_one(weights: Tensor) -> Tensor:
+def mean_one(weights: Tensor, name: str) -> Tensor:
     """Sample weights scaled to mean 1."""
     if bool((weights < 0).any()) or not bool(weights.sum() > 0):
-        raise InputError("weights must not be negative and not all zero")
+        raise InputError(f"{name} must not be negative and not all zero")
     return weights / weights.mean()
 
 

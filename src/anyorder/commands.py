@@ -30,7 +30,7 @@ from anyorder.storage import SavedModel, open_model, save, write_atomically
 from anyorder.tables import SetData, Table, TableSchema, learn_table
 from anyorder.training import TrainConfig, reads_in_windows
 from anyorder.unfinished import Run, asked_for
-from anyorder.usage import check_place
+from anyorder.usage import check_apart, check_place
 from anyorder.usage import free as _free
 
 Say = Callable[[str], None]
@@ -106,6 +106,8 @@ def train_table(
         settings = {**settings, "penalty": PENALTIES[settings.get("penalty", "sire")](**penalty_options)}
     reason = _check_settings(settings)
     check_place(out)
+    if isinstance(settings.get("tensorboard"), (str, Path)):
+        check_apart(out, settings["tensorboard"])
     if run.first_process:
         run.check(resume, force)
     else:
@@ -175,8 +177,16 @@ def predict_table(
     names = _output_names(trained.schema)
     read = trained.schema.read(table, progress=progress)
     _tell_unseen(read, say)
+    ids = _typed(read.set_ids) if table_ending(table) in ("csv", "tsv", "txt") else read.set_ids
+    try:
+        _table_bytes(pa.table([ids], names[:1]), out.suffix)
+    except pa.ArrowException:
+        raise InputError(
+            f"the set ids of {table} are of type {ids.type}, which cannot be written as text to {out}; give --out a "
+            "file that ends in .parquet"
+        ) from None
     outputs = trained.outputs(read.data, orderings)
-    columns: list[Any] = [_typed(read.set_ids) if table_ending(table) in ("csv", "tsv", "txt") else read.set_ids]
+    columns: list[Any] = [ids]
     if trained.schema.classes is not None:
         columns += [[trained.schema.classes[i] for i in outputs.argmax(axis=1)], *outputs.T]
     else:
@@ -229,7 +239,10 @@ def compare_table(
     share = None if seconds is None else real_number("--seconds", seconds, above=0.0) / len(models)
     audited = _AuditedTable(table, samples, permutations, seed, share, progress)
     reports: dict[str, Report] = {}
-    for name, model in zip(_model_names(models), models, strict=True):
+    names = _model_names(models)
+    for model in models:  # a bad one is told before the first is audited
+        TableModel.open(model)
+    for name, model in zip(names, models, strict=True):
         reports[name] = audited.report(model, say if not reports else _silent)
         say(f"{name}: {reports[name].verdict().headline}")
     comparison = Comparison(reports)
@@ -358,7 +371,9 @@ def _check_settings(settings: Mapping[str, Any]) -> str | None:
         with torch.device("meta"):  # no memory is spent
             tried = kind(1, 1, **options)
         fits = 16 * sum(p.numel() for p in tried.parameters()) <= _memory()  # weights, gradients, two means of Adam
-    except RuntimeError:  # more than torch can count
+    except InputTypeError:
+        raise
+    except (RuntimeError, TypeError, OverflowError):  # more than torch can count
         fits = False
     if not fits:
         raise InputError(f"a {model} model with {options} does not fit into this machine's memory; make it smaller")
@@ -371,8 +386,7 @@ def _check_settings(settings: Mapping[str, Any]) -> str | None:
 
 
 def _check_seed(seed: int) -> None:
-    if whole_number("--seed", seed, minimum=0) >= 2**32:
-        raise InputError(f"--seed must be below {2**32}; got {seed}")
+    whole_number("--seed", seed, minimum=0, maximum=2**32 - 1)
 
 
 def _memory() -> float:

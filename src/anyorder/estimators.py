@@ -125,6 +125,12 @@ class _SetEstimator(BaseEstimator):
             order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
             held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
+            for part, sets in (("held-out", validation), ("remaining", data)):
+                if sets.weights is not None and not bool(sets.weights.any()):
+                    raise InputError(
+                        f"sample_weight is 0 for all {len(sets)} {part} sets of validation_fraction={fraction}, drawn "
+                        "at random; leave sets of weight 0 out, or take another fraction"
+                    )
         config = self._config(
             self.seed_,
             epochs=self.epochs,
@@ -181,7 +187,7 @@ class _SetEstimator(BaseEstimator):
         known = getattr(self, "feature_names_in_", None)
         if features is not None and known is not None and (names := column_names(X)) is not None:
             require_same_columns("the sets it was fitted on", known.tolist(), "X", names)
-        embeds = bool((self.model_options or {}).get("embedding"))
+        embeds = bool(_as_options(self.model_options).get("embedding"))
         data = as_sets(X, embeds)
         if features is not None and len(data.elements) == 0:  # empty sets have no features to tell
             data = SetData(data.elements.new_empty(0, features), data.offsets)
@@ -342,6 +348,7 @@ class _SetEstimator(BaseEstimator):
                 **{**parameters["penalty_weight"], "bounds": tuple(parameters["penalty_weight"]["bounds"])}
             )
         estimator = cls(**parameters)
+        _as_options(estimator.model_options)
         fitted = details["fitted"]
         estimator.model_, estimator.n_features_in_ = model, model.in_features
         estimator._know_columns(fitted.get("feature_names"))
@@ -515,6 +522,12 @@ def model_named(name: str, option: str = "model") -> type[SetModel]:
         except ImportError as error:
             raise InputError(f"{option} {name!r} is a model of torch-geometric, and {error}") from None
     return MODELS[one_of(option, name, [name for name in MODELS if name != Standardised.name])]
+
+
+def _as_options(options: Any) -> dict[str, Any]:
+    if options is not None and not isinstance(options, dict):
+        raise InputTypeError(f"model_options must be a dict of what the model takes, or None; got {options!r}")
+    return options or {}
 
 
 def why_no_penalty(model: SetModel) -> str | None:

@@ -47,6 +47,16 @@ def recurrence_of(predict: Any) -> nn.Module | None:
     return None
 
 
+def says_regressor(predict: Any) -> bool:
+    """Whether a predictor is a scikit-learn estimator, or a method of one, that says it is a regressor."""
+    owner = getattr(predict, "__self__", predict)
+    if isinstance(owner, type) or not hasattr(owner, "__sklearn_tags__"):
+        return False
+    from sklearn.base import is_regressor
+
+    return is_regressor(owner)
+
+
 def _owners(predict: Any) -> list[Any]:
     """The predictor, or what it is a method of, and the model it was fitted to (scikit-learn's ``model_``)."""
     owner = getattr(predict, "__self__", predict)
@@ -147,6 +157,7 @@ class Predictor:
         self.knows_classes = own_classes is not None
         self.classes = list(own_classes) if own_classes is not None else list(classes or [])
         self._call, self._form = self._adapt(predict)
+        self._is_function = self._call is predict
 
     def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
         """The call, and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or "list"."""
@@ -284,7 +295,13 @@ class Predictor:
                 else ("leave those out")
             )
             return InputError(f"predict failed on sets of size {_join(failed)} ({cause}); {hint}")
-        return InputError(f"predict failed on sets of size {_join(distinct.tolist())} ({cause})")
+        hint = ""
+        if self._form == "list" and self._is_function:
+            hint = (
+                "; it was given a list of arrays [n, D], as the sets came: let it take (elements, lengths), or pass "
+                "elements and lengths (anyorder.pad makes them of a list), and it gets arrays"
+            )
+        return InputError(f"predict failed on sets of size {_join(distinct.tolist())} ({cause}){hint}")
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -87,8 +87,8 @@ class Stream:
         return tree_map(lambda leaf: leaf[0].clone() if self.streams is None else leaf.clone(), value)
 
     def reset(self, index: Any = None) -> None:
-        """Start over: every stream, or those at ``index``."""
-        rows = torch.arange(len(self._seen)) if index is None else torch.as_tensor(index).reshape(-1)
+        """Start over: every stream, or those at ``index`` (whole numbers, or a mask of all)."""
+        rows = torch.arange(len(self._seen)) if index is None else _checked_index(index, len(self._seen))
         state, seen, start = tree_map(torch.clone, self._state), self._seen.clone(), self._start(self.streams)
         for leaf, first in zip(tree_leaves(state), tree_leaves(start), strict=True):
             leaf[rows.to(leaf.device)] = first[rows.to(leaf.device)].to(leaf.dtype)
@@ -99,6 +99,7 @@ class Stream:
         """The stream as a few bytes that hold numbers only (safetensors); :meth:`restore` goes on from them."""
         leaves = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(self._state))}
         details = {"streams": self.streams, "model": _fingerprint(self.model), "built": _description(self.model)}
+        details["dtypes"] = {name: str(leaf.dtype) for name, leaf in leaves.items()}
         return tensors_to_bytes({**leaves, "seen": self._seen}, {"stream": details})
 
     @classmethod
@@ -136,12 +137,17 @@ class Stream:
         rows = 1 if streams is None else whole_number("the streams of a snapshot", streams)
         if "seen" not in tensors or tensors["seen"].shape != (rows,):  # before room is made for them
             raise InputError(f"the snapshot is damaged: it does not hold the {rows} streams it speaks of")
+        if tensors["seen"].dtype != torch.int64 or bool((tensors["seen"] < 0).any()):
+            raise InputError("the snapshot is damaged: it does not count the elements seen; take it again")
         stream = cls(model, streams)
+        dtypes = details.get("dtypes")
+        dtypes = dtypes if isinstance(dtypes, dict) else {}
         saved = []
         for i, leaf in enumerate(tree_leaves(stream._state)):
             found = tensors.get(f"state_{i}")
             if found is None or found.shape != leaf.shape:
                 raise InputError(f"the snapshot does not fit this model: state_{i} must have shape {list(leaf.shape)}")
+            _check_state(f"state_{i}", found, leaf.cpu(), dtypes.get(f"state_{i}", str(found.dtype)))
             saved.append(found.to(leaf.device))  # in the dtype it had: a step may leave that of the start
         leaves = iter(saved)
         stream._state, stream._seen = tree_map(lambda _: next(leaves), stream._state), tensors["seen"].long()
@@ -192,6 +198,34 @@ def _checked_lengths(lengths: Any, streams: int | None, longest: int) -> Tensor:
     if not whole or lengths.shape != (streams,) or bool(((lengths < 0) | (lengths > longest)).any()):
         raise InputError(f"lengths must be {streams} whole numbers from 0 to {longest}; got {lengths.tolist()}")
     return lengths.long()
+
+
+def _checked_index(index: Any, streams: int) -> Tensor:
+    """The numbers of some streams ``[n]``, of which there may be none."""
+    try:
+        rows = torch.as_tensor(index).cpu().reshape(-1)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise InputTypeError(f"index must be numbers of streams or a mask of them; got {index!r}") from None
+    if len(rows) == 0:
+        return rows.long()
+    if rows.dtype == torch.bool and len(rows) == streams:
+        return rows.nonzero()[:, 0]
+    if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+        raise InputTypeError(
+            f"index must be whole numbers, or a mask of all {streams} streams; got {rows.tolist()} ({rows.dtype})"
+        )
+    if bool(((rows < -streams) | (rows >= streams)).any()):
+        raise InputError(f"index must be from 0 to {streams - 1}, of {streams} streams; got {rows.tolist()}")
+    return rows.long()
+
+
+def _check_state(name: str, found: Tensor, start: Tensor, dtype: str) -> None:
+    """Refuse a state of another ``dtype`` than was saved, and numbers that the steps of a sound stream do not make."""
+    if str(found.dtype) != dtype or not torch.can_cast(start.dtype, found.dtype):
+        told = dtype if str(found.dtype) != dtype else start.dtype
+        raise InputError(f"the snapshot is damaged: {name} must be {told}, it is {found.dtype}; take it again")
+    if not bool((torch.isfinite(found) | (found == start)).all()):
+        raise InputError(f"the snapshot is damaged: {name} holds NaN or an infinite value; start the stream afresh")
 
 
 def streaming_recurrence(model: nn.Module) -> Recurrence:

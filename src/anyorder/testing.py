@@ -99,10 +99,12 @@ def assert_padding_invariant(
     if not predictor.takes_lengths:
         raise InputTypeError("assert_padding_invariant needs a model that takes lengths: model(elements, lengths)")
     whole_numbers = not torch.as_tensor(sets.elements).is_floating_point()
+    fills = [fill for fill in fills if not whole_numbers or fill == fill]
+    if not fills:
+        raise InputError("fills must name at least one number to set padding to (NaN is none for whole numbers)")
     with evaluating(model):
         alone = [_alone(model, sets, sample) for sample in range(len(sets))]
         given = np.concatenate(alone)
-        fills = [fill for fill in fills if not whole_numbers or fill == fill]
         for fill in fills:
             padded = _padded(sets, fill, extra)
             try:
@@ -138,6 +140,8 @@ def assert_chunking_invariant(
 
     >>> assert_chunking_invariant(torch.nn.GRU(2, 4), torch.randn(3, 8, 2), torch.tensor([8, 5, 1]))
     """
+    if len(chunks) == 0:
+        raise InputError("chunks must name at least one number of elements to read at once; got none")
     elements = checked_elements(elements)
     known = checked_lengths(lengths, elements)
     sizes = torch.full((elements.shape[0],), elements.shape[1], device=elements.device) if known is None else known

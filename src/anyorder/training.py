@@ -239,10 +239,11 @@ class _Run:
         self.data = placed(data, like)
         self.validation = None if validation is None else placed(validation, like)
         if self.data.weights is not None:
-            self.data = dataclasses.replace(self.data, weights=mean_one(self.data.weights.to(like.dtype)))
+            weights = mean_one(self.data.weights.to(like.dtype), "data.weights")
+            self.data = dataclasses.replace(self.data, weights=weights)
         self.validation_weights = None
         if self.validation is not None and self.validation.weights is not None and metric is None:
-            self.validation_weights = mean_one(self.validation.weights.to(like.dtype))
+            self.validation_weights = mean_one(self.validation.weights.to(like.dtype), "validation.weights")
         self.penalty, self.weight = penalty, penalty_weight
         if not callable(penalty_weight) and not isinstance(penalty_weight, InvarianceBudget):
             self.weight = real_number("penalty_weight", penalty_weight, at_least=0)

@@ -65,12 +65,13 @@ def check_train(
     for name, rule in rules.items():
         if name in settings:
             real_number(_option(name), settings[name], **rule)
-    whole_number("--seed", settings["random_state"], 0)
+    whole_number("--seed", settings["random_state"], 0, 2**32 - 1)
     for file in (table, unlabelled):
         if file is not None:
             table_ending(file)
     check_place(Path(out))
     if "tensorboard" in settings:
+        check_apart(out, settings["tensorboard"])
         check_place(Path(settings["tensorboard"]) / "events")
     run = Run(table, out, asked_for(columns, settings, penalty_options, unlabelled))
     if run.first_process:
@@ -127,6 +128,16 @@ def check_place(path: Path) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=".anyorder-", dir=folder))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror} in {folder}; choose another place") from None
+
+
+def check_apart(out: str | Path, tensorboard: str | Path) -> None:
+    """Refuse to write figures where a model folder shall be, which holds a model and nothing else."""
+    folder = Path(tensorboard).resolve()
+    if Path(out).resolve() in (folder, *folder.parents):
+        raise InputError(
+            f"--tensorboard {tensorboard} is in the model folder {out}, which holds nothing but the model; choose a "
+            "folder outside it"
+        )
 
 
 def free(path: str | Path, force: bool, endings: Sequence[str]) -> Path:
