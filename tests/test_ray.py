@@ -98,8 +98,8 @@ def test_a_killed_worker_a_lost_node_and_a_killed_driver_cost_no_row_and_repeat_
 OWN_TRIALS = """
 def run(trial, data, workdir):
     import anyorder
-    metrics = {"answer": data["answer"] * factor(), "package": anyorder.__file__}
-    return [{"validation": {"loss": 0.0}, "metrics": metrics, "parameters": 0}]
+    shown = {"setting": {"package": anyorder.__file__}, "metrics": {"answer": data["answer"] * factor()}}
+    return [{"validation": {"loss": 0.0}, "parameters": 0, **shown}]
 
 def factor():
     return 2
@@ -126,7 +126,7 @@ def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
     experiment = Experiment("own", "", "", run=own.run, plans={"smoke": plan}, data=own.load)
     rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
     assert [row["metrics"]["answer"] for row in rows] == [42, 42]
-    assert all("runtime_resources" in row["metrics"]["package"] for row in rows)  # not the one the driver runs
+    assert all("runtime_resources" in row["setting"]["package"] for row in rows)  # not the one the driver runs
     assert not (tmp_path / "data.txt").exists()
 
 
