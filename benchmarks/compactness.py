@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyorder import known
-from anyorder.models import DeepSets
+from anyorder.models.recurrent import DeepSets
+from anyorder.recurrences import known
 from benchmarks.timing import entry
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

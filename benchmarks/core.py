@@ -104,8 +104,8 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
     trainer = Trainer(n=20 if size else 100, **size)
     prefix = {
         "plain": trainer.plain,
-        "prefix_1": trainer.penalised(ao.SIRE(states="prefix", window=1)),
-        "prefix_8": trainer.penalised(ao.SIRE(states="prefix", window=1, pairs=8)),
+        "prefix_1": trainer.penalised(ao.SIRE(prefixes="given", window=1)),
+        "prefix_8": trainer.penalised(ao.SIRE(prefixes="given", window=1, pairs=8)),
     }
     close = medians(prefix, 4 * repetitions)  # small differences want more repetitions, side by side
     seconds = medians(
@@ -113,14 +113,14 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
             **prefix,
             "subset": trainer.penalised(ao.SIRE()),
             "subset_stopped": trainer.penalised(ao.SIRE(through_states=False)),
-            "sub": trainer.penalised(ao.SUB()),
+            "sub": trainer.penalised(ao.SubsetPenalty()),
             "authors": trainer.authors_way(False, repetitions),
             "authors_native": trainer.authors_way(True, repetitions),
         },
         repetitions,
     )
     plain, one = seconds["plain"], seconds["prefix_1"]
-    step = 'training step with SIRE(states="prefix", window=1)'
+    step = 'training step with SIRE(prefixes="given", window=1)'
     return {
         "sire_prefix_over_plain_1": entry(
             close["prefix_1"] / close["plain"], f"{step}, one pair a sample, over the plain step", goal=1.05
@@ -129,13 +129,13 @@ def _penalties(size: dict[str, int], repetitions: int) -> dict[str, dict[str, An
             close["prefix_8"] / close["plain"], f"{step}, eight pairs a sample, over the plain step", goal=1.25
         ),
         "sire_subset_over_plain": entry(
-            seconds["subset"] / plain, 'training step with SIRE(states="subset") over the plain step', goal=1.6
+            seconds["subset"] / plain, 'training step with SIRE(prefixes="random") over the plain step', goal=1.6
         ),
         "sire_subset_stopped_over_plain": entry(
             seconds["subset_stopped"] / plain,
-            'training step with SIRE(states="subset", through_states=False) over the plain step',
+            'training step with SIRE(prefixes="random", through_states=False) over the plain step',
         ),
-        "sub_over_plain": entry(seconds["sub"] / plain, "training step with SUB() over the plain step"),
+        "sub_over_plain": entry(seconds["sub"] / plain, "training step with SubsetPenalty() over the plain step"),
         "authors_way_over_sire": entry(
             seconds["authors"] / one,
             f"the published way (cell by cell, each branch runs its prefix again) over the {step}",
@@ -155,10 +155,10 @@ def _two_threads(size: dict[str, int], repetitions: int) -> dict[str, dict[str, 
     """The published way again on two threads, where its many small operations cost it more."""
     torch.set_num_threads(2)
     trainer = Trainer(n=20 if size else 100, **size)
-    ours = trainer.penalised(ao.SIRE(states="prefix", window=1))
+    ours = trainer.penalised(ao.SIRE(prefixes="given", window=1))
     seconds = medians({"authors": trainer.authors_way(False, repetitions), "ours": ours}, repetitions)
     torch.set_num_threads(1)
-    what = 'the published way over the training step with SIRE(states="prefix", window=1), both on two threads'
+    what = 'the published way over the training step with SIRE(prefixes="given", window=1), both on two threads'
     return {"authors_way_over_sire_2_threads": entry(seconds["authors"] / seconds["ours"], what, better="higher")}
 
 
@@ -166,10 +166,10 @@ def _long_sequences(size: dict[str, int], repetitions: int, n: int, short: float
     """The same penalty on long sequences: it should cost no larger share there than the ``short`` ones' by .02."""
     trainer = Trainer(n=n, **size)
     seconds = medians(
-        {"plain": trainer.plain, "prefix_1": trainer.penalised(ao.SIRE(states="prefix", window=1))}, repetitions
+        {"plain": trainer.plain, "prefix_1": trainer.penalised(ao.SIRE(prefixes="given", window=1))}, repetitions
     )
     value = seconds["prefix_1"] / seconds["plain"]
-    what = f'training step with SIRE(states="prefix", window=1) over the plain step at n = {n}'
+    what = f'training step with SIRE(prefixes="given", window=1) over the plain step at n = {n}'
     return {"sire_prefix_over_plain_n1000": entry(value, what, goal=round(short + 0.02, 4))}
 
 
@@ -187,7 +187,7 @@ def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:
             "scan, long": long.plain,
             "nn.LSTM": lstm.torch_module,
             "lstm kept": lstm.states_kept,
-            "lstm prefix": lstm.penalised(ao.SIRE(states="prefix", window=1)),
+            "lstm prefix": lstm.penalised(ao.SIRE(prefixes="given", window=1)),
             "lstm subset": lstm.penalised(ao.SIRE()),
         },
         repetitions,
@@ -207,11 +207,11 @@ def _scans(size: dict[str, int], repetitions: int) -> dict[str, dict[str, Any]]:
         ),
         "lstm_sire_prefix_over_nn_lstm": entry(
             seconds["lstm prefix"] / seconds["nn.LSTM"],
-            'training step of an LSTM with SIRE(states="prefix", window=1) over the plain step on nn.LSTM',
+            'training step of an LSTM with SIRE(prefixes="given", window=1) over the plain step on nn.LSTM',
         ),
         "lstm_sire_subset_over_nn_lstm": entry(
             seconds["lstm subset"] / seconds["nn.LSTM"],
-            'training step of an LSTM with SIRE(states="subset") over the plain step on nn.LSTM',
+            'training step of an LSTM with SIRE(prefixes="random") over the plain step on nn.LSTM',
         ),
     }
 

@@ -58,9 +58,9 @@ def _steps(n: int, hidden: int = HIDDEN) -> dict[str, Callable[[], None]]:
     recurrent = ao.RecurrentSetModel(FEATURES, 1, hidden=hidden)
     return {
         "plain": _training_step(recurrent, elements),
-        "SIRE prefix": _training_step(recurrent, elements, ao.SIRE(states="prefix", window=1)),
+        "SIRE prefix": _training_step(recurrent, elements, ao.SIRE(prefixes="given", window=1)),
         "SIRE subset": _training_step(recurrent, elements, ao.SIRE()),
-        "SUB": _training_step(recurrent, elements, ao.SUB()),
+        "SubsetPenalty": _training_step(recurrent, elements, ao.SubsetPenalty()),
         "Set Transformer": _training_step(ao.SetTransformer(FEATURES, 1, hidden=hidden), elements),
     }
 
@@ -98,7 +98,7 @@ def _pairs(quick: bool) -> dict[str, dict[str, Any]]:
     model = ao.RecurrentSetModel(FEATURES, 1, hidden=HIDDEN)
     pairs = [1, 4] if quick else [1, 2, 4, 8, 16, 32]
     seconds = medians(
-        {str(p): _training_step(model, elements, ao.SIRE(states="prefix", window=1, pairs=p)) for p in pairs},
+        {str(p): _training_step(model, elements, ao.SIRE(prefixes="given", window=1, pairs=p)) for p in pairs},
         2 if quick else 7,
     )
     slope = np.polyfit(pairs, [seconds[str(p)] / seconds["1"] for p in pairs], 1)[0]

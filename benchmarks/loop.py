@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyorder as ao
-from anyorder.tables import SetData
-from anyorder.training import TrainConfig, train
+from anyorder.data.sets import SetData
+from anyorder.training.loop import TrainConfig, train
 from benchmarks.timing import entry, medians, peak_memory
 
 SETTING = "GRU 80, n = 10, batch 128"
@@ -88,7 +88,7 @@ def peak_of_a_step(n: int, window: int, hidden: int = 128, batch: int = 16) -> f
         data = SetData.of(torch.rand(batch, length, 3), torch.rand(batch))
         config = TrainConfig(epochs=2, batch_size=batch, window=window, device="cpu")
         model = ao.RecurrentSetModel(3, 1, hidden=hidden)
-        penalty = ao.SIRE(states="prefix", window=1)
+        penalty = ao.SIRE(prefixes="given", window=1)
         train(model, "mse", data, config=config, penalty=penalty, penalty_weight=1.0, progress=False)
 
     run(8, 4)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import anyorder as ao
-from anyorder import pyg
-from anyorder.models import (
+from anyorder.models import pyg
+from anyorder.models.recurrent import (
     DeepSets,
     JanossyPooling,
     MultiAggregation,

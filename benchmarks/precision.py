@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.training import Objective
+from anyorder.training.loop import Objective
 from benchmarks.timing import entry, medians
 
 FEATURES, CLASSES = 256, 10
@@ -25,7 +25,7 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
     batch, n, hidden = (8, 20, 16) if quick else (64, 100, 256)
     elements, labels = torch.randn(batch, n, FEATURES), torch.randint(0, CLASSES, (batch,))
     model = ao.RecurrentSetModel(FEATURES, CLASSES, hidden=hidden)
-    objective = Objective(model, ao.SIRE(states="prefix", window=1))
+    objective = Objective(model, ao.SIRE(prefixes="given", window=1))
     gru, readout = nn.GRU(FEATURES, hidden, batch_first=True), nn.Linear(hidden, CLASSES)
     ours, torchs = (torch.optim.Adam(part.parameters(), fused=True) for part in (model, nn.ModuleList([gru, readout])))
 
@@ -55,7 +55,7 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
         },
         2 if quick else 15,
     )
-    what = 'training step with SIRE(states="prefix", window=1) under autocast to bfloat16 over'
+    what = 'training step with SIRE(prefixes="given", window=1) under autocast to bfloat16 over'
     return {
         "bf16_sire_over_single": entry(seconds["sire, bf16"] / seconds["sire"], f"{what} the same in single precision"),
         "bf16_sire_over_nn_gru": entry(

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from anyorder.paper.real_experiments import REAL_EXPERIMENTS
-from anyorder.paper.real_runs import build_model, build_penalty, rate_over_plain_torch
-from anyorder.paper.trials import shuffles
-from anyorder.tables import SetData
-from anyorder.training import TrainConfig
+from anyorder.data.sets import SetData
+from anyorder.paper.experiments.real import REAL_EXPERIMENTS
+from anyorder.paper.runner.real_runs import build_model, build_penalty, rate_over_plain_torch
+from anyorder.paper.runner.trial import shuffles
+from anyorder.training.loop import TrainConfig
 from benchmarks.timing import entry
 
 # elements of a set, features of an element, classes

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anyorder.paper.experiments import EXPERIMENTS
-from anyorder.paper.sweep import sweep
-from anyorder.paper.trials import Experiment, Plan, grid
+from anyorder.paper.experiments.synthetic import EXPERIMENTS
+from anyorder.paper.runner.sweep import sweep
+from anyorder.paper.runner.trial import Experiment, Plan, grid
 from benchmarks.timing import entry
 
 TRIALS = 8

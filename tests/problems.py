@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import anyorder as ao
-from anyorder.recurrence import Recurrence
-from anyorder.trajectory import State, tree_leaves, tree_map
+from anyorder.recurrences.base import Recurrence
+from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 
 
 class WeightedCount(nn.Module):
@@ -82,7 +82,7 @@ def mean(values: list[float]) -> float:
 
 
 def expected_subset_sire(r: Recurrence, x: Tensor) -> float:
-    """SIRE(states="subset") of one sample: the contract's law, every outcome enumerated."""
+    """SIRE(prefixes="random") of one sample: the contract's law, every outcome enumerated."""
     n = len(x)
     by_size = []
     for m in range(n - 1):
@@ -118,7 +118,7 @@ def expected_sub(r: Recurrence, x: Tensor, sizes: range) -> float:
 
 
 def expected_batch_partners(r: Recurrence, samples: list[Tensor]) -> float:
-    """SIRE(states="prefix", partners="batch"): m as ever, both elements from samples other than one's own."""
+    """SIRE(prefixes="given", partners="batch"): m as ever, both elements from samples other than one's own."""
     values = []
     for i, x in enumerate(samples):
         if len(x) < 2:

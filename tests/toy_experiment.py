@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from anyorder import InputError
-from anyorder.paper.sweep import sweep
-from anyorder.paper.trials import Experiment, Plan, Trial, grid
+from anyorder.checks import InputError
+from anyorder.paper.runner.sweep import sweep
+from anyorder.paper.runner.trial import Experiment, Plan, Trial, grid
 
 
 def run(trial: Trial, data: object, workdir: Path) -> list[dict]:

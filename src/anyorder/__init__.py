@@ -1,64 +1,56 @@
-"""anyorder: recurrent models that ignore the order of their input, as much or as little as you ask.
+"""anyorder: models that ignore the order of their input, as much or as little as you ask.
 
 >>> import torch, anyorder as ao
->>> gru = ao.recurrence(torch.nn.GRU(3, 16, batch_first=True))
->>> trajectory = gru.scan(torch.randn(8, 10, 3))
->>> penalty = ao.SIRE()(trajectory)          # add penalty_weight * penalty to your loss
+>>> gru = torch.nn.GRU(3, 16, batch_first=True)
+>>> penalty = ao.SIRE()(gru, torch.randn(8, 10, 3))  # add weight * penalty to your loss
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> the room it lives in. Rooms are imported when a name of theirs is first used, so that
-# `import anyorder` stays quick and a part whose extra is not installed costs nothing.
-_ROOMS = {
-    "_rules": ["InputError", "InputTypeError"],
-    "_checks": ["finite_checks"],
-    "ragged": ["pad", "pad_from_batch"],
-    "trajectory": ["Trajectory"],
-    "recurrence": ["Recurrence", "recurrence"],
-    "penalties": ["SIRE", "SUB", "InvarianceBudget", "Permutation", "order_gap"],
-    "models": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
-    "pyg": ["SireAggregation"],
-    "certify": ["certify"],
-    "audit": ["audit", "compare"],
-    "streaming": ["Stream"],
-    "storage": ["load", "save"],
-    "estimators": ["SetClassifier", "SetRegressor"],
+# Every public name once, under the module that defines it. A module is imported when one of its names is first used,
+# so `import anyorder` is quick, and a part whose extra is not installed costs nothing.
+_PUBLIC = {
+    "data.sets": ["SetData", "pad"],
+    "recurrences.base": ["Recurrence", "recurrence"],
+    "recurrences.trajectory": ["Trajectory"],
+    "penalties.base": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty", "order_gap"],
+    "models.recurrent": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
+    "training.loop": ["train"],
+    "training.config": ["TrainConfig"],
+    "audits.run": ["audit"],
+    "verify.certify": ["certify"],
+    "deploy.stream": ["Stream"],
+    "deploy.save": ["load", "save"],
+    "estimators.classifier": ["SetClassifier", "SetRegressor"],
+    "estimators.tables": ["read_table"],
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-_SUBMODULES = ["known", "orderings", "testing", "training", "tables", "paper"]
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
+_MODULES = {
+    "known": "recurrences.known",
+    "orderings": "data.orderings",
+    "checks": "checks",
+    "pyg": "pyg",
+    "testing": "testing",
+}
 
-__all__ = sorted([*_ROOM_OF, "__version__"])
+__all__ = sorted([*_MODULE_OF, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF:
-        value = getattr(importlib.import_module(f"anyorder.{_ROOM_OF[name]}"), name)
-        setattr(sys.modules[__name__], name, value)
-        return value
-    if name in _SUBMODULES:
-        return importlib.import_module(f"anyorder.{name}")
-    raise AttributeError(f"module 'anyorder' has no attribute {name!r}")
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"anyorder.{_MODULE_OF[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"anyorder.{_MODULES[name]}")
+    else:
+        raise AttributeError(f"module 'anyorder' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBMODULES])
-
-
-class _Package(ModuleType):
-    """Keeps ``anyorder.audit`` the verb, not the file of that name, whichever is imported first."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _ROOM_OF.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+    return __all__

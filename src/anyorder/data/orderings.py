@@ -1,0 +1,76 @@
+"""Drawing at random from ragged batches: whole numbers below a bound, orderings, pairs and partners.
+
+Every draw comes from ``generator`` alone (None: torch's default one), on the generator's device, and is then
+moved to where it is used, so the same generator state gives the same draw wherever the data lives.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyorder.checks import InputError
+
+
+def random_below(bound: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One uniform whole number from {0, …, bound − 1} for each entry of ``bound`` (int64, at least 1)."""
+    uniform = _uniform(bound.shape, bound.device, generator)
+    return torch.minimum((uniform * bound).to(torch.int64), bound - 1)
+
+
+def random_orderings(
+    lengths: Tensor,
+    longest: int,
+    draws: int = 1,
+    generator: torch.Generator | None = None,
+    *,
+    within: int | None = None,
+) -> Tensor:
+    """Uniform orderings of each sample's own elements: index ``[B, draws, longest]``.
+
+    The first ``lengths[b]`` entries of a row are a uniformly random permutation of 0 … lengths[b] − 1; the
+    padding positions follow, in place. The first m entries are therefore a uniform ordered selection. With ``within``
+    they are uniform among the orderings that leave every element inside its consecutive window of so many.
+
+    >>> index = random_orderings(torch.tensor([3, 1]), longest=3, draws=2)
+    >>> index.shape, index[1, 0].tolist()
+    (torch.Size([2, 2, 3]), [0, 1, 2])
+    >>> index = random_orderings(torch.tensor([5]), longest=5, within=2)[0, 0]
+    >>> sorted(index[:2].tolist()), sorted(index[2:4].tolist()), index[4].item()
+    ([0, 1], [2, 3], 4)
+    """
+    position = torch.arange(longest, device=lengths.device)
+    key = _uniform((lengths.shape[0], draws, longest), lengths.device, generator)
+    padding = position >= lengths[:, None, None]
+    index = torch.where(padding, 1.0 + position.to(key.dtype), key).argsort(dim=2)
+    if within is None:
+        return index
+    return index.gather(2, (index // within).argsort(dim=2, stable=True))
+
+
+def reorder(elements: Tensor, index: Tensor) -> Tensor:
+    """``elements [B, T, D]`` with each sample's elements in the order of its row of ``index [B, K]``."""
+    return elements.gather(1, index[:, :, None].expand(-1, -1, elements.shape[2]))
+
+
+def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """For each entry of ``sample [R]``, an element of another sample: (other sample ``[R]``, position ``[R]``).
+
+    The other sample is uniform among those that are not empty, its element uniform within it.
+    """
+    filled = (lengths > 0).nonzero()[:, 0]
+    if filled.shape[0] < 2:
+        raise InputError(
+            "partners='batch' needs at least two samples with elements in the batch; "
+            f"got {filled.shape[0]} (use partners='set', or larger batches)"
+        )
+    own = torch.searchsorted(filled, sample)
+    other = random_below(torch.full_like(sample, filled.shape[0] - 1), generator)
+    other = filled[other + (other >= own)]
+    return other, random_below(lengths[other], generator)
+
+
+def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    source = device if generator is None else generator.device
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # half precision would miss most numbers
+    return torch.rand(shape, generator=generator, device=source, dtype=dtype).to(device)

@@ -1,0 +1,236 @@
+"""torch-geometric, both ways: a penalised recurrent aggregation for its layers, and its aggregations as peers.
+
+Needs the extra ``peers``. Importing this module adds the adapters to :data:`anyorder.models.MODELS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+try:
+    from torch_geometric.nn import aggr
+except ImportError as error:
+    raise ImportError(
+        "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
+    ) from error
+
+from anyorder.checks import InputError, InputTypeError, whole_number
+from anyorder.data.sets import pad_from_batch
+from anyorder.models.recurrent import RecurrentSetModel, SetModel
+from anyorder.penalties.base import SIRE, PermutationPenalty, SubsetPenalty
+from anyorder.recurrences.base import Recurrence
+from anyorder.recurrences.trajectory import Trajectory, tree_leaves
+
+Penalty = SIRE | SubsetPenalty
+
+
+class SireAggregation(aggr.Aggregation):
+    """A recurrent aggregation for ``MessagePassing`` layers whose dependence on order can be penalised.
+
+    ``x [N, in_channels]`` and the set of each row, ``index [N]`` in any order or ``ptr [B + 1]`` ->
+    ``[B, out_channels]``, h of the top layer after each set's own last element: no padding is read, so neither
+    other sets nor empty ones change an output. In training mode the last forward is kept until the next, and
+    ``aggregation.penalty()`` is its penalty, to be added to the loss; :func:`penalty_of` sums over a whole network.
+
+    The rows are padded to the largest set, so memory is sets × largest set, not the number of rows: where a few hubs
+    have very many neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
+
+    >>> aggregation = SireAggregation(3, 8)
+    >>> aggregation(torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])).shape
+    torch.Size([2, 8])
+    >>> aggregation.penalty().shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        cell: str | Recurrence = "gru",
+        layers: int = 1,
+        *,
+        learned_start: bool = True,
+        penalty: Penalty | None = None,
+    ) -> None:
+        super().__init__()
+        if penalty is not None and not isinstance(penalty, (SIRE, SubsetPenalty, PermutationPenalty)):
+            raise InputTypeError(
+                f"penalty must be a SIRE, SubsetPenalty or PermutationPenalty; got {type(penalty).__name__} "
+                "(the weight goes into your loss)"
+            )
+        self._named_cell = not isinstance(cell, Recurrence)
+        if isinstance(cell, Recurrence):
+            state = cell.start(1)
+            if not isinstance(state, Tensor) or state.shape != (1, out_channels):
+                got = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
+                raise InputError(
+                    f"an own recurrence must have a state [B, out_channels] = [B, {out_channels}], the output; "
+                    f"got a start state {got}"
+                )
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.model = RecurrentSetModel(
+            in_channels, out_channels, cell, out_channels, layers, readout=nn.Identity(), learned_start=learned_start
+        )
+        self._penalty = SIRE() if penalty is None else penalty
+        self._last: Trajectory | None = None
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights; a learned start state goes back to zeros."""
+        for module in self.model.recurrence.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        if self._named_cell:
+            with torch.no_grad():
+                for leaf in tree_leaves(self.model.recurrence.start(1)):
+                    leaf.zero_()
+
+    def forward(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        dim: int = -2,
+        max_num_elements: int | None = None,
+    ) -> Tensor:
+        self.assert_two_dimensional_input(x, dim)
+        if index is None:
+            assert ptr is not None  # the base class makes an index if both are missing
+            sets = torch.arange(len(ptr) - 1, device=ptr.device)
+            index = sets.repeat_interleave(ptr.diff())
+        self._last = None
+        if dim_size == 0:  # two empty sets stand in, so that penalty() has a forward, of 0
+            return self.forward(x[:0], index[:0], dim_size=2)[:0]
+        elements, lengths = pad_from_batch(x, index, dim_size)
+        out, trajectory = self.model(elements, lengths, return_trajectory=True)
+        if self.training:
+            self._last = trajectory
+        return out
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor:
+        """The penalty of the last forward in training mode: a scalar with a gradient."""
+        if self._last is None:
+            raise InputError("no forward to penalise: call the layer in training mode first, then penalty()")
+        return self._penalty(self._last, generator=generator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the layer, not of its last forward, whose graph can be neither copied nor saved."""
+        return {**self.__dict__, "_last": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"
+
+
+def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> Tensor:
+    """The sum of the penalties of every :class:`SireAggregation` in ``network``, after a forward in training mode.
+
+    >>> layer = SireAggregation(3, 8)
+    >>> out = layer(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]))
+    >>> loss = out.square().mean() + 0.1 * penalty_of(layer)
+    """
+    values = [m.penalty(generator) for m in network.modules() if isinstance(m, SireAggregation)]
+    if not values:
+        raise InputError(f"{type(network).__name__} holds no SireAggregation, so there is nothing to penalise")
+    return torch.stack(values).sum()
+
+
+class _Adapter(SetModel):
+    """A torch-geometric aggregation, then a linear layer, behind the call of the other models.
+
+    Several of these aggregations read padding as data. Here each is called once for every size in the batch, on
+    sets of that size only, so there is none; an empty set is pooled to zeros.
+    """
+
+    def __init__(self, in_features: int, out_features: int, width: int, embedding: Any) -> None:
+        super().__init__(in_features, out_features, embedding)
+        self.width = width
+        self.rho = nn.Linear(width, out_features)
+        self.aggregation: aggr.Aggregation
+        self.lift: nn.Module = nn.Identity()
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        elements, lengths, _ = self.door(elements, lengths)
+        elements = self.lift(elements)
+        if lengths is None:
+            return self.rho(self._pool(elements))
+        pooled = elements.new_zeros(len(elements), self.width)
+        for size in lengths.unique().tolist():
+            if size > 0:
+                rows = (lengths == size).nonzero()[:, 0]
+                pooled = pooled.index_copy(0, rows, self._pool(elements[rows, :size]))
+        return self.rho(pooled)
+
+    def _pool(self, elements: Tensor) -> Tensor:
+        batch, size = elements.shape[:2]
+        index = torch.arange(batch, device=elements.device).repeat_interleave(size)
+        return self.aggregation(elements.flatten(0, 1), index, dim_size=batch)
+
+
+class PygGRU(_Adapter):
+    """torch-geometric's ``GRUAggregation`` with ``hidden`` units and a linear read-out; not invariant."""
+
+    name = "pyg-gru"
+
+    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        self.aggregation = aggr.GRUAggregation(self.door.features, hidden)
+        self._built_with(hidden=hidden, embedding=embedding)
+
+
+class PygLSTM(_Adapter):
+    """torch-geometric's ``LSTMAggregation`` with ``hidden`` units and a linear read-out; not invariant."""
+
+    name = "pyg-lstm"
+
+    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        self.aggregation = aggr.LSTMAggregation(self.door.features, hidden)
+        self._built_with(hidden=hidden, embedding=embedding)
+
+
+class PygLCM(_Adapter):
+    """torch-geometric's ``LCMAggregation``: a symmetrised GRU cell in a binary tree; commutative, not associative,
+    so invariant for two elements and not for more."""
+
+    name = "pyg-lcm"
+
+    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        self.aggregation = aggr.LCMAggregation(self.door.features, hidden)
+        self._built_with(hidden=hidden, embedding=embedding)
+
+
+class PygSetTransformer(_Adapter):
+    """torch-geometric's ``SetTransformerAggregation`` on elements lifted to ``hidden`` features; invariant."""
+
+    name = "pyg-set-transformer"
+    invariant = True
+
+    def __init__(
+        self, in_features: int, out_features: int, hidden: int = 64, heads: int = 4, *, embedding: Any = None
+    ) -> None:
+        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
+        if hidden % (heads := whole_number("heads", heads)):
+            raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
+        self.lift = nn.Linear(self.door.features, hidden)
+        self.aggregation = aggr.SetTransformerAggregation(hidden, heads=heads)
+        self._built_with(hidden=hidden, heads=heads, embedding=embedding)
+
+
+class PygSet2Set(_Adapter):
+    """torch-geometric's ``Set2Set``: ``steps`` rounds of attention on elements lifted to ``hidden``; invariant."""
+
+    name = "pyg-set2set"
+    invariant = True
+
+    def __init__(
+        self, in_features: int, out_features: int, hidden: int = 64, steps: int = 3, *, embedding: Any = None
+    ) -> None:
+        super().__init__(in_features, out_features, 2 * (hidden := whole_number("hidden", hidden)), embedding)
+        self.lift = nn.Linear(self.door.features, hidden)
+        self.aggregation = aggr.Set2Set(hidden, whole_number("steps", steps))
+        self._built_with(hidden=hidden, steps=steps, embedding=embedding)

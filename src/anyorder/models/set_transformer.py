@@ -1,0 +1,154 @@
+"""The Set Transformer (Lee et al., 2019) and its blocks MAB, SAB, ISAB and PMA, with masks.
+
+A mask ``[B, T]`` is True where there is an element. Where no key is left, as in an empty set, the attention
+is zero, so that an empty set has an output and a gradient like any other. Keys carry no bias: it would shift
+every score of a query alike, and a softmax does not see that.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyorder.checks import InputError, whole_number
+from anyorder.models.base import Embedding, SetModel, probability
+
+
+class MAB(nn.Module):
+    """Multihead attention block: H = LN(X + Attention(X, Y, Y)), MAB(X, Y) = LN(H + relu(W H + b)).
+
+    ``queries [B, N, features]``, ``keys [B, M, features]``, ``mask [B, M]`` or None -> ``[B, N, features]``.
+    """
+
+    def __init__(self, features: int, heads: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(features, features)
+        self.key = nn.Linear(features, features, bias=False)
+        self.value = nn.Linear(features, features)
+        self.out = nn.Linear(features, features)
+        self.feed = nn.Linear(features, features)
+        self.norm_attention = nn.LayerNorm(features) if layer_norm else nn.Identity()
+        self.norm_feed = nn.LayerNorm(features) if layer_norm else nn.Identity()
+
+    def forward(self, queries: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
+        hidden = self.norm_attention(queries + self.attend(queries, keys, mask))
+        return self.norm_feed(hidden + F.relu(self.feed(hidden)))
+
+    def attend(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Multihead(X, Y, Y): softmax(Q K' / sqrt(features of a head)) V, heads side by side, then a linear map."""
+        query, key, value = (
+            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, heads, N or M, features / heads]
+            for projection, x in ((self.query, queries), (self.key, keys), (self.value, keys))
+        )
+        if mask is None:
+            mixed = F.scaled_dot_product_attention(query, key, value)
+            return self.out(mixed.transpose(1, 2).flatten(2))
+        some = mask.any(dim=1)[:, None]  # a softmax over no key is not a number: let it see, then forget
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
+        return self.out(mixed.transpose(1, 2).flatten(2)) * some[:, :, None]
+
+
+class SAB(nn.Module):
+    """Set attention block, SAB(X) = MAB(X, X): every element attends to every other, n² scores."""
+
+    def __init__(self, features: int, heads: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.block = MAB(features, heads, layer_norm)
+
+    def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.block(elements, elements, mask)
+
+
+class ISAB(nn.Module):
+    """Induced set attention block, ISAB(X) = MAB(X, MAB(I, X)) with m learned points I: n·m scores."""
+
+    def __init__(self, features: int, heads: int, points: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.points = _learned_points(points, features)
+        self.gather = MAB(features, heads, layer_norm)
+        self.spread = MAB(features, heads, layer_norm)
+
+    def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
+        summary = self.gather(self.points.expand(elements.shape[0], -1, -1), elements, mask)
+        return self.spread(elements, summary)
+
+
+class PMA(nn.Module):
+    """Pooling by multihead attention, PMA(Z) = MAB(S, relu(W Z + b)) with k learned seeds S -> ``[B, k, features]``."""
+
+    def __init__(self, features: int, heads: int, seeds: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.seeds = _learned_points(seeds, features)
+        self.feed = nn.Linear(features, features)
+        self.block = MAB(features, heads, layer_norm)
+
+    def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
+        fed = F.relu(self.feed(elements))
+        return self.block(self.seeds.expand(elements.shape[0], -1, -1), fed, mask)
+
+
+def _learned_points(count: int, features: int) -> nn.Parameter:
+    points = torch.empty(1, count, features)
+    nn.init.xavier_uniform_(points)
+    return nn.Parameter(points)
+
+
+class SetTransformer(SetModel):
+    """Attention among the elements, then attention pooling (Lee et al., 2019): ρ(PMA(encoder(x))).
+
+    The encoder is ``blocks`` ISABs with ``inducing`` learned points (n·m scores), or SABs (n² scores) with
+    ``inducing=None``. PMA pools into ``seeds`` vectors; several of them attend to each other once more. ρ is linear.
+    ``dropout`` acts before and after the pooling.
+
+    >>> SetTransformer(3, 2, hidden=16, inducing=None)(torch.randn(5, 7, 3), torch.tensor([7, 4, 1, 0, 2])).shape
+    torch.Size([5, 2])
+    """
+
+    name = "set-transformer"
+    invariant = True
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        hidden: int = 64,
+        heads: int = 4,
+        blocks: int = 2,
+        inducing: int | None = 16,
+        seeds: int = 1,
+        *,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        embedding: Embedding | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, embedding)
+        hidden, heads = whole_number("hidden", hidden), whole_number("heads", heads)
+        blocks, seeds = whole_number("blocks", blocks), whole_number("seeds", seeds)
+        if inducing is not None:
+            inducing = whole_number("inducing", inducing)
+        if hidden % heads:
+            raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
+        drop = probability("dropout", dropout)
+        self.lift = nn.Linear(self.door.features, hidden)
+        self.encoder = nn.ModuleList(
+            SAB(hidden, heads, layer_norm) if inducing is None else ISAB(hidden, heads, inducing, layer_norm)
+            for _ in range(blocks)
+        )
+        self.pool = PMA(hidden, heads, seeds, layer_norm)
+        self.decoder = SAB(hidden, heads, layer_norm) if seeds > 1 else nn.Identity()
+        self.dropout = nn.Dropout(drop)
+        self.rho = nn.Linear(seeds * hidden, out_features)
+        self._built_with(
+            hidden=hidden, heads=heads, blocks=blocks, inducing=inducing, seeds=seeds, layer_norm=layer_norm,
+            dropout=dropout, embedding=embedding,
+        )  # fmt: skip
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        elements, _, mask = self.door(elements, lengths)
+        hidden = self.lift(elements)
+        for block in self.encoder:
+            hidden = block(hidden, mask)
+        pooled = self.dropout(self.pool(self.dropout(hidden), mask))
+        return self.rho(self.decoder(pooled).flatten(1))

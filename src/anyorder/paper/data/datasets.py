@@ -1,0 +1,392 @@
+"""The real data of the paper and of the signals it names: where each set is found, checked, and read.
+
+Every loader looks in ``ANYORDER_DATA``, then in ``ANYORDER_HOME/data``, and then downloads the original if its
+publisher's checksum is known. A file with a known checksum is checked each time it is read. Labels are
+whole numbers from 0; elements are float32 in the data's own units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyorder.checks import InputError, one_of, real_number, whole_number
+from anyorder.data.sets import SetData
+from anyorder.paper.data import formats
+from anyorder.paper.data.sources import HDF5_FOLDER, SOURCES, locate
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as read: training and test sets, and what a fair validation part needs.
+
+    ``test`` is None where the data has no split of its own (bags: use :func:`folds`); ``groups [N]`` names the
+    person each training set comes from, where there is one.
+    """
+
+    name: str
+    train: SetData
+    test: SetData | None
+    class_names: tuple[str, ...]
+    source: str
+    groups: Tensor | None = None
+
+
+# ---------------------------------------------------------------------------------------------- digits
+
+
+def mnist() -> Dataset:
+    """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
+    _, folder = locate("mnist")
+    parts = []
+    for images, labels in (
+        ("train-images-idx3", "train-labels-idx1"),
+        ("t10k-images-idx3", "t10k-labels-idx1"),
+    ):
+        pixels = formats.read_idx(folder / f"mnist/{images}-ubyte.gz")
+        targets = formats.read_idx(folder / f"mnist/{labels}-ubyte.gz")
+        parts.append((pixels.reshape(len(pixels), -1), targets))
+    return _digits("mnist", parts, 255.0)
+
+
+def digits(seed: int = 0) -> Dataset:
+    """The 1,797 digits of 8 × 8 pixels that come with scikit-learn: 1,297 to train on, 500 to test."""
+    from sklearn.datasets import load_digits
+
+    pixels, targets = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(pixels))
+    return _digits("digits", [(pixels[i], targets[i]) for i in (order[500:], order[:500])], 16.0)
+
+
+def _digits(name: str, parts: list[tuple[np.ndarray, np.ndarray]], scale: float) -> Dataset:
+    train, test = (SetData.of((x / scale).astype(np.float32)[:, :, None], y.astype(np.int64)) for x, y in parts)
+    return Dataset(name, train, test, tuple(map(str, range(10))), source=name)
+
+
+def local_orderings(samples: int, length: int, windows: Sequence[int], generator: np.random.Generator) -> np.ndarray:
+    """Random orderings ``[samples, length]`` that shuffle inside consecutive windows of each size in turn.
+
+    Place i of the result holds the index of the element that ends there. No element moves further than
+    ``sum(w − 1)`` places; a last window may be shorter.
+
+    >>> order = local_orderings(1, 6, [2], np.random.default_rng(0))
+    >>> sorted(order[0, :2].tolist()), sorted(order[0, 4:].tolist())
+    ([0, 1], [4, 5])
+    """
+    order = np.tile(np.arange(length, dtype=np.int32), (samples, 1))
+    for window in windows:
+        window = whole_number("window", window)
+        keys = (np.arange(length) // window) + generator.random((samples, length), dtype=np.float32) * 0.999
+        order = np.take_along_axis(order, np.argsort(keys, axis=1), axis=1)
+    return order
+
+
+def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) -> Dataset:
+    """``dataset`` with every set reordered inside windows of 4 and then of 7 (the paper's perturbation).
+
+    Each set gets orderings of its own, fixed by ``seed``; training and test sets from separate streams.
+    """
+    if not windows:
+        raise InputError("windows must name at least one window size; got none")
+    streams = np.random.default_rng(seed).spawn(2)
+    assert dataset.test is not None
+    train, test = (_reordered(d, windows, g) for d, g in zip((dataset.train, dataset.test), streams, strict=True))
+    name = f"{dataset.name}-perturbed-{'-'.join(map(str, windows))}"
+    return Dataset(name, train, test, dataset.class_names, dataset.source, dataset.groups)
+
+
+def _reordered(data: SetData, windows: Sequence[int], generator: np.random.Generator) -> SetData:
+    length = data.common_length
+    if length is None:
+        raise InputError("only sets of one common size can be perturbed in windows")
+    order = torch.from_numpy(local_orderings(len(data), length, windows, generator)).long()
+    order += data.offsets[:-1, None]
+    return SetData(data.elements[order.flatten()], data.offsets, data.targets, data.weights)
+
+
+# ------------------------------------------------------------------------------------ signals and bags
+
+
+def ecg5000() -> Dataset:
+    """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
+    name, folder = locate("ecg5000")
+    if name != "ecg5000":
+        data = ucr(folder / "ECG5000")
+        _expect(folder / "ECG5000", "beats of each class", _counts(data.train), (292, 177, 10, 19, 2))
+        _expect(folder / "ECG5000", "test beats of each class", _counts(data.test), (2627, 1590, 86, 175, 22))
+        assert data.test is not None
+        steps = {*data.train.lengths.tolist(), *data.test.lengths.tolist()}
+        _expect(folder / "ECG5000", "steps in every beat", tuple(sorted(steps)), (140,))
+        return data
+    raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
+    train, test = ((list(raw[f"x_{p}"]), raw[f"y_{p}"].astype(np.int64)) for p in ("train", "test"))
+    return _series("ecg5000", train, test, source=name)
+
+
+def ucr(folder: str | Path) -> Dataset:
+    """Any data set of the UCR archive: a folder ``NAME`` with ``NAME_TRAIN.tsv`` and ``NAME_TEST.tsv`` (or .txt)."""
+    folder = Path(folder)
+    ending = "tsv" if (folder / f"{folder.name}_TRAIN.tsv").exists() else "txt"
+    train, test = (formats.read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
+    return _series(folder.name.lower(), train, test, source=str(folder))
+
+
+def _series(
+    name: str,
+    train: tuple[list[np.ndarray], np.ndarray],
+    test: tuple[list[np.ndarray], np.ndarray],
+    source: str,
+) -> Dataset:
+    classes = np.unique(train[1])
+    unknown = np.setdiff1d(test[1], classes)
+    if unknown.size:
+        raise InputError(f"{name}: the test part has the class {unknown[0]}, which the training part lacks")
+    first, second = (SetData.of([x[:, None] for x in xs], np.searchsorted(classes, ys)) for xs, ys in (train, test))
+    return Dataset(name, first, second, tuple(map(str, classes)), source)
+
+
+HAPT_ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
+HAPT_TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+
+
+def hapt() -> Dataset:
+    """HAPT windows ``[128, 6]`` (acceleration in g, angular velocity in rad/s) of six activities, by subject."""
+    name, folder = locate("hapt")
+    if name == "hapt-recordings":
+        cut = formats.cut_recordings(folder / "HAPT/RawData")
+        found = len(np.unique(cut["recording"])), len(np.unique(cut["subject"]))
+        _expect(folder / "HAPT/RawData", "recordings and subjects", found, (61, 30))
+        is_test = np.isin(cut["subject"], HAPT_TEST_SUBJECTS)
+        parts = [{key: values[rows] for key, values in cut.items()} for rows in (~is_test, is_test)]
+    else:
+        fields = [f"{key}_{part}" for part in ("train", "test") for key in ("x", "y", "subject")]
+        raw = formats.read_npz(folder / "har/hapt_windows_f32.npz", tuple(fields))
+        parts = [{key: raw[f"{key}_{part}"] for key in ("x", "y", "subject")} for part in ("train", "test")]
+    train, test = (SetData.of(part["x"], part["y"].astype(np.int64)) for part in parts)
+    groups = torch.from_numpy(parts[0]["subject"].astype(np.int64))
+    return Dataset("hapt", train, test, HAPT_ACTIVITIES, name, groups)
+
+
+def bags(name: str) -> Dataset:
+    """Multiple-instance bags, ``musk1`` or ``elephant``: a bag is positive if one of its instances is.
+
+    There is no test part; see :func:`folds`.
+    """
+    one_of("name", name, ("musk1", "elephant"))
+    other = {"musk1": "musk1-uci", "elephant": "elephant-svm"}[name]
+    source, folder = locate("bags", ("bags", other))
+    if source == "bags":
+        keys = tuple(f"{name}_{key}" for key in ("x", "bag", "y"))
+        x, bag, y = formats.read_npz(folder / "mil/mil_bags.npz", keys).values()
+        sets = np.split(x, np.flatnonzero(np.diff(bag)) + 1)
+        if len(sets) != len(y):
+            raise InputError(f"{folder / 'mil/mil_bags.npz'}: {len(sets)} bags of {name} and {len(y)} labels")
+    else:
+        reader = formats.read_musk if name == "musk1" else formats.read_mil_svm
+        path = folder / SOURCES[other].files[0].path
+        sets, y = reader(path)
+        shape = len(sets), sum(map(len, sets)), sets[0].shape[1]
+        _expect(
+            path, "bags, instances and features", shape, {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
+        )
+    data = SetData.of([s.astype(np.float32) for s in sets], y.astype(np.int64))
+    return Dataset(name, data, None, ("negative", "positive"), source)
+
+
+# ------------------------------------------------------------------------------------------ point clouds
+
+
+def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
+    """ModelNet40 clouds ``[points, 3]`` in the unit sphere, in random order.
+
+    Up to 1024 points come from the prepared file, up to 2048 from the HDF5 release, any number from the meshes,
+    whichever is found first. With ``draws`` above 1, each training shape gives that many clouds (disjoint ones
+    where the file has enough points), and ``groups`` names the shape of each; the test shapes give one each.
+    """
+    points, draws = whole_number("points", points), whole_number("draws", draws)
+    sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": None}
+    name, folder = locate("modelnet40", [n for n, most in sizes.items() if most is None or points <= most])
+    parts: list[tuple[np.ndarray, np.ndarray]]
+    if name == "modelnet40":
+        parts, names = [], None
+        for part in ("train", "test"):
+            path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
+            raw = formats.read_npz(path, ("points", "label", "scale", "class_names"))
+            clouds = _choose(raw["points"], points, draws if part == "train" else 1, seed)
+            parts.append((clouds.astype(np.float32) * np.float32(raw["scale"]), raw["label"]))
+            names = tuple(map(str, raw["class_names"]))
+        assert names is not None
+    elif name == "modelnet40-hdf5":
+        names = tuple((folder / HDF5_FOLDER / "shape_names.txt").read_text().split())
+        parts = []
+        for part, count in (("train", draws), ("test", 1)):
+            files = [folder / f.path for f in SOURCES[name].files if f"_{part}" in f.path]
+            read = [formats.read_hdf5_clouds(path) for path in files]
+            clouds = np.concatenate([_choose(points_of, points, count, seed) for points_of, _ in read])
+            parts.append((clouds, np.concatenate([labels for _, labels in read])))
+    else:
+        classes, shapes = _mesh_files(folder / "ModelNet40")
+        found = len(classes), len(shapes["train"]), len(shapes["test"])
+        _expect(folder / "ModelNet40", "classes, training shapes and test shapes", found, (40, 9843, 2468))
+        return meshes(folder / "ModelNet40", points, draws=draws, seed=seed)
+    train, test = (
+        SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels.astype(np.int64), clouds.shape[1]))
+        for clouds, labels in parts
+    )
+    return Dataset("modelnet40", train, test, names, name, _shapes(train, draws))
+
+
+def _shapes(train: SetData, draws: int) -> Tensor | None:
+    """The shape each training cloud comes from; None where every cloud has its own."""
+    return None if draws == 1 else torch.arange(len(train)) // draws
+
+
+def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
+    """``[N, draws, points, 3]`` out of ``[N, T, 3]``: a random ordering of each cloud, read off in pieces."""
+    generator = np.random.default_rng(seed)
+    shapes, available = clouds.shape[:2]
+    keys = generator.random((shapes, available), dtype=np.float32)
+    orders = [np.argsort(keys, axis=1)]
+    while sum(o.shape[1] // points for o in orders) < draws:
+        orders.append(np.argsort(generator.random((shapes, available), dtype=np.float32), axis=1))
+    pieces = [o[:, i : i + points] for o in orders for i in range(0, available - points + 1, points)]
+    return np.stack([np.take_along_axis(clouds, p[:, :, None], axis=1) for p in pieces[:draws]], axis=1)
+
+
+def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) -> Dataset:
+    """Clouds drawn by area from ``FOLDER/<class>/train|test/*.off`` (or ``.ply``), in the unit sphere.
+
+    Each cloud has a random stream of its own, so neither other files nor other draws change it.
+    """
+    folder = Path(folder)
+    names, files_of = _mesh_files(folder)
+    parts = []
+    for number, (part, count) in enumerate((("train", draws), ("test", 1))):
+        files = files_of[part]
+        if not files:
+            raise InputError(f"{folder} must hold <class>/{part}/*.off or *.ply; found none")
+        clouds = np.empty((len(files) * count, points, 3), dtype=np.float32)
+        for at, (path, _) in enumerate(files):
+            mesh = formats.read_mesh(path)
+            for draw in range(count):
+                name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
+                generator = np.random.default_rng([seed, number, name_key, draw])
+                clouds[at * count + draw] = formats.unit_sphere(formats.sample_surface(*mesh, points, generator))
+        parts.append(SetData.of(clouds, np.repeat([label for _, label in files], count)))
+    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), _shapes(parts[0], draws))
+
+
+def _mesh_files(folder: Path) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
+    """The classes of a folder of meshes, and the files of its training and test parts, each with its label."""
+    names = tuple(sorted(path.name for path in folder.iterdir() if (path / "train").is_dir()))
+    files = {
+        part: [
+            (path, label)
+            for label, name in enumerate(names)
+            for path in sorted((folder / name / part).glob("*"))
+            if path.suffix.lower() in (".off", ".ply")
+        ]
+        for part in ("train", "test")
+    }
+    return names, files
+
+
+# ---------------------------------------------------------------------------------------------- splits
+
+
+def split(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[SetData, SetData]:
+    """``data`` in two: the rest, and a part of about ``fraction`` of it.
+
+    Stratified by class, with at least one set of each class that has two or more in either part; by whole
+    groups where ``groups [N]`` is given (no person is in both parts).
+    """
+    first, second = split_index(data, fraction, seed=seed, groups=groups)
+    return data.select(first), data.select(second)
+
+
+def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The indices behind :func:`split`, each rising."""
+    fraction = real_number("fraction", fraction, above=0.0, below=1.0)
+    generator = np.random.default_rng(seed)
+    chosen = np.zeros(len(data), dtype=bool)
+    if groups is not None:
+        people = generator.permutation(np.unique(groups.numpy()))
+        if len(people) < 2:
+            raise InputError(f"a split by group needs at least two groups; got {len(people)}")
+        count = min(max(1, round(fraction * len(people))), len(people) - 1)
+        chosen = np.isin(groups.numpy(), people[:count])
+    else:
+        labels = _labels(data)
+        for label in np.unique(labels):
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+            chosen[rows[:count]] = True
+    return torch.from_numpy(np.flatnonzero(~chosen)), torch.from_numpy(np.flatnonzero(chosen))
+
+
+def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, SetData]:
+    """The ``fraction`` of ``data`` that keeps its labels (each class of two or more does), and the rest without."""
+    rest, labelled = split_index(data, fraction, seed=seed)
+    unlabelled = data.select(rest)
+    return data.select(labelled), SetData(unlabelled.elements, unlabelled.offsets)
+
+
+def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """``count`` pairs of training and test indices; the test parts are stratified and cover every set once."""
+    labels = _labels(data)
+    count = whole_number("count", count, minimum=2)
+    smallest = int(np.unique(labels, return_counts=True)[1].min())
+    if smallest < count:
+        raise InputError(f"count must be at most {smallest}, the size of the smallest class; got {count}")
+    generator = np.random.default_rng(seed)
+    fold_of, dealt = np.empty(len(data), dtype=np.int64), 0
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        fold_of[rows] = (dealt + np.arange(len(rows))) % count
+        dealt += len(rows)
+    tests = [torch.from_numpy(np.flatnonzero(fold_of == fold)) for fold in range(count)]
+    trains = [torch.from_numpy(np.flatnonzero(fold_of != fold)) for fold in range(count)]
+    return list(zip(trains, tests, strict=True))
+
+
+def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[SetData]:
+    """All parts with each feature shifted and scaled: in the training part its mean is 0, its deviation ``spread``."""
+    mean, deviation = train.elements.mean(dim=0), train.elements.std(dim=0)
+    deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    parts = (train, *others)
+    return [SetData((d.elements - mean) / deviation * spread, d.offsets, d.targets, d.weights) for d in parts]
+
+
+def _expect(path: Path, what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Refuse a file without a published checksum whose counts are not those of the published data."""
+    if found != expected:
+        raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
+
+
+def _counts(data: SetData | None) -> tuple[int, ...]:
+    assert data is not None
+    assert data.targets is not None
+    return tuple(torch.bincount(data.targets).tolist())
+
+
+def _labels(data: SetData) -> np.ndarray:
+    if data.targets is None or data.targets.is_floating_point() or data.targets.dim() != 1:
+        raise InputError("a stratified split needs one class label a set")
+    return data.targets.numpy()
+
+
+LOADERS: dict[str, Callable[[], Dataset]] = {
+    "mnist": mnist,
+    "ecg5000": ecg5000,
+    "hapt": hapt,
+    "musk1": partial(bags, "musk1"),
+    "elephant": partial(bags, "elephant"),
+    "modelnet40": modelnet40,
+}

@@ -1,0 +1,150 @@
+"""Functions of sets of whole numbers to learn: samplers, labels, losses, metrics.
+
+All draw independent uniform whole numbers below ``alphabet``. The arithmetic tasks follow the paper and the Janossy
+pooling paper: L1 loss, and accuracy after rounding to the nearest whole number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyorder.checks import InputError, whole_number
+from anyorder.data.sets import SetData
+
+
+@dataclass(frozen=True)
+class Task:
+    """A label of sets of whole numbers.
+
+    ``label`` maps values ``[N, n]`` to ``[N]``. ``kind`` decides loss and metrics: ``"integer"`` (L1 loss, accuracy
+    after rounding), ``"real"`` (L1 loss, RMSE) or ``"binary"`` (cross-entropy, accuracy).
+
+    >>> TASKS["half-range"].label(torch.tensor([[3, 9, 1, 4]]))
+    tensor([8])
+    """
+
+    name: str
+    formula: str
+    label: Callable[[Tensor], Tensor]
+    kind: str = "integer"
+    invariant: bool = True
+
+    def sample(
+        self,
+        samples: int,
+        n: int | tuple[int, int],
+        *,
+        alphabet: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> SetData:
+        """``samples`` sets of ``n`` numbers (or of sizes uniform in ``n = (least, most)``) with their labels.
+
+        Elements are int64 ``[total, 1]``; targets float32 ``[samples, 1]``.
+
+        >>> data = TASKS["sum"].sample(4, 10, alphabet=20, generator=torch.Generator().manual_seed(0))
+        >>> elements, lengths = data.batch([0])
+        >>> bool(elements.sum() == data.targets[0]), lengths
+        (True, None)
+        """
+        samples, alphabet = whole_number("samples", samples), whole_number("alphabet", alphabet, 2)
+        least, most = (n, n) if isinstance(n, int) else n
+        if whole_number("n", least) > whole_number("n", most):
+            raise InputError(f"n must be (least, most) with least <= most; got {n}")
+        lengths = torch.full((samples,), most)
+        if least < most:
+            lengths = torch.randint(least, most + 1, (samples,), generator=generator)
+        values = torch.randint(alphabet, (samples, most), generator=generator)
+        targets = torch.empty(samples)
+        for length in lengths.unique().tolist():
+            rows = lengths == length
+            targets[rows] = self.label(values[rows, :length]).float()
+        inside = torch.arange(most) < lengths[:, None]
+        offsets = F.pad(lengths.cumsum(0), (1, 0))
+        return SetData(values[inside][:, None], offsets, targets[:, None])
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The training loss, a mean over the batch: L1, or cross-entropy of one logit for a binary task."""
+        if self.kind == "binary":
+            return F.binary_cross_entropy_with_logits(outputs, targets)
+        return F.l1_loss(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Figures of predictions ``[N, 1]`` in the units of the labels (logits for a binary task).
+
+        >>> TASKS["sum"].metrics(torch.tensor([[1.4], [2.6]]), torch.tensor([[1.0], [2.0]]))["accuracy"]
+        0.5
+        """
+        if self.kind == "binary":
+            return {"accuracy": _mean((outputs > 0) == (targets > 0.5)), "loss": self.loss(outputs, targets).item()}
+        error = outputs - targets
+        figures = {"mae": _mean(error.abs()), "rmse": _mean(error.square()) ** 0.5}
+        if self.kind == "integer":
+            figures["accuracy"] = _mean(outputs.round() == targets)
+        return figures
+
+
+def _mean(values: Tensor) -> float:
+    return values.double().mean().item()
+
+
+def _parity(values: Tensor) -> Tensor:
+    return values.sum(1) % 2
+
+
+def _range(values: Tensor) -> Tensor:
+    return values.amax(1) - values.amin(1)
+
+
+def _variance(values: Tensor) -> Tensor:
+    return values.double().var(1, correction=0)
+
+
+def _half_range(values: Tensor) -> Tensor:
+    half = values.shape[1] // 2
+    if half == 0:
+        raise InputError("half-range needs sets of at least 2 numbers; got sets of 1")
+    return values[:, :half].amax(1) - values[:, half:].amin(1)
+
+
+def _first_seen(values: Tensor) -> Tensor:
+    """1 where a number appears for the first time in its row, else 0."""
+    same = values[:, :, None] == values[:, None, :]
+    return (~same.tril(-1).any(2)).to(values.dtype)
+
+
+TASKS = {
+    task.name: task
+    for task in [
+        Task("parity", "Σ x mod 2", _parity, kind="binary"),
+        Task("sum", "Σ x", lambda values: values.sum(1)),
+        Task("range", "max x − min x", _range),
+        Task("variance", "1/n Σ (x − mean x)²", _variance, kind="real"),
+        Task("half-range", "max of the first ⌊n/2⌋ − min of the rest", _half_range, invariant=False),
+        Task("unique-sum", "Σ of the distinct x", lambda values: (_first_seen(values) * values).sum(1)),
+        Task("unique-count", "number of distinct x", lambda values: _first_seen(values).sum(1)),
+        Task("max", "max x", lambda values: values.amax(1)),
+        Task("stddev", "√ variance", lambda values: _variance(values).sqrt(), kind="real"),
+    ]
+}
+
+
+def splits(
+    task: Task, sizes: dict[str, int], n: int | tuple[int, int], *, alphabet: int, seed: int
+) -> dict[str, SetData]:
+    """Independent sets of each name in ``sizes``; a split depends on its name, size and ``seed``, not on the others.
+
+    A smaller split of the same name and seed is a part of a larger one of fixed set size.
+    """
+    return {
+        name: task.sample(size, n, alphabet=alphabet, generator=_generator(seed, name)) for name, size in sizes.items()
+    }
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    offset = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 1_000_003
+    return torch.Generator().manual_seed(seed * 1_000_003 + offset)

@@ -1,0 +1,337 @@
+"""What an experiment declares: its trials, how settings are chosen, and the numbers to expect.
+
+An :class:`Experiment` is one table or figure, a :class:`Plan` one scale of it, a :class:`Trial` one training run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyorder.checks import InputError, one_of, whole_number
+
+Row = dict[str, Any]
+Outcome = dict[str, Any]
+Setting = Mapping[str, Any]
+
+
+def shuffles(method: str) -> bool:
+    """Whether ``method`` reads every sample in a fresh random ordering each epoch.
+
+    >>> shuffles("pi-sgd"), shuffles("sire+shuffle"), shuffles("sire")
+    (True, True, False)
+    """
+    return method == "pi-sgd" or method.endswith("+shuffle")
+
+
+def without_penalty(method: str) -> str:
+    """The method that is trained as ``method`` is but for the penalty.
+
+    >>> without_penalty("sire+shuffle"), without_penalty("sire-prefix-1")
+    ('pi-sgd', 'plain')
+    """
+    return "pi-sgd" if shuffles(method) else "plain"
+
+
+def short(value: float) -> float:
+    """Six significant digits: what a row needs.
+
+    >>> short(0.123456789)
+    0.123457
+    """
+    return float(f"{value:.6g}")
+
+
+def duration(seconds: float) -> str:
+    """A length of time to be read: seconds, minutes or hours.
+
+    >>> duration(40), duration(600), duration(9000)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def spelled(setting: dict[str, Any]) -> str:
+    """A setting in words.
+
+    >>> spelled({"penalty_weight": 10.0, "cell": "gru"})
+    'penalty weight 10, cell gru'
+    """
+    return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
+
+
+def varied(candidates: Sequence[Any]) -> list[str]:
+    """The settings in which candidates differ."""
+    return sorted({key for c in candidates for key in c if len({json.dumps(d.get(key)) for d in candidates}) > 1})
+
+
+def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every combination of the choices, the last varying fastest.
+
+    >>> grid(cell=["gru"], penalty_weight=[1, 10])
+    [{'cell': 'gru', 'penalty_weight': 1}, {'cell': 'gru', 'penalty_weight': 10}]
+    """
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run: everything its rows depend on, and nothing else.
+
+    >>> Trial("parity", "sire", {"n": 10}, seed=0, scale="smoke").key
+    'b0901ce7a910'
+    """
+
+    experiment: str
+    method: str
+    setting: Setting
+    seed: int
+    scale: str
+
+    @property
+    def key(self) -> str:
+        """Twelve hexadecimal digits of a hash of the declaration: the same in every process, on every machine."""
+        declaration = [self.experiment, self.method, dict(self.setting), self.seed, self.scale]
+        return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
+
+    def require(self, row: Row) -> None:
+        """Refuse a row that says it is of this trial and has another method, seed or setting: it was edited."""
+        declared = {"experiment": self.experiment, "method": self.method, "seed": self.seed, **self.setting}
+        found = {**row["setting"], **{key: row[key] for key in ("experiment", "method", "seed")}}
+        for key, value in declared.items():
+            if json.dumps(found.get(key)) != json.dumps(value):
+                raise InputError(
+                    f"a row of the trial {self.key} of {self.experiment} has {key} {found.get(key)!r}, and the trial "
+                    f"is declared with {value!r}: mend or remove that row, and its trial is run again"
+                )
+
+
+Run = Callable[[Trial, Any, Path], list[Outcome]]
+Candidate = tuple[Setting, list[Trial]]  # a setting, and the trials that it is judged by
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One scale of an experiment.
+
+    ``methods`` gives each method the candidate settings it may choose from, as many for each: the same tuning budget.
+    ``over`` are the settings reported one by one, not chosen (sizes, numbers of labels); ``fixed`` is the same for all,
+    but for what ``follows`` from a cell of ``over`` (a longer training with more labels, say).
+
+    A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
+    ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The
+    choice is then run with all ``seeds`` in every cell. With ``finalists``, so many of the best candidates are first
+    run anew with a cell's own settings, and the best of these is chosen: where a search is made by shorter training,
+    what wins there need not win at full length. ``seconds`` is the measured cost of a trial on one core.
+    """
+
+    methods: Mapping[str, Sequence[Setting]]
+    over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    fixed: Setting = field(default_factory=dict)
+    follows: Callable[[Setting], Setting] = lambda cell: {}
+    seeds: int = 5
+    tune_on: Setting = field(default_factory=dict)
+    tune_seeds: int | None = None
+    finalists: int = 1
+    seconds: float | Callable[[Trial], float] = 1.0
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Every combination of the settings in ``over``."""
+        return grid(**self.over)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A number to stand beside ours: ``metric`` of ``method``'s choice, in the rows whose setting matches ``where``.
+
+    ``paper`` (standard deviation ``sd``) is the published value, None if there is none; ``band`` is what is accepted
+    for the mean over seeds.
+    """
+
+    method: str
+    metric: str
+    where: Setting = field(default_factory=dict)
+    paper: float | None = None
+    sd: float | None = None
+    band: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure to draw from rows: ``metric`` against ``x`` (a setting), a line for each value of the settings ``by``.
+
+    One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
+    what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
+    ``minus`` names a method whose figure is subtracted, seed by seed. ``where`` leaves out rows of other settings.
+    """
+
+    x: str
+    metric: str = "accuracy"
+    by: Sequence[str] = ()
+    split: str | None = None
+    every: bool = False
+    curve: bool = False
+    log: bool = False
+    minus: str | None = None
+    where: Setting = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure, declared.
+
+    ``run(trial, data, workdir)`` trains and tests one model and returns its outcomes: dicts with ``validation``,
+    ``metrics`` (the test split) and ``parameters``, and if need be ``setting`` (what this row adds, as a test
+    ``length``) and ``curve`` (named lists to draw). All its randomness comes from ``trial.seed``; it may keep
+    checkpoints in ``workdir`` and finds there what an interrupted run of the same trial left.
+
+    ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
+    to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
+    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
+    how we understand what does not hold, shown only where something does not.
+    """
+
+    name: str
+    claim: str
+    choices: str
+    run: Run
+    plans: Mapping[str, Plan]
+    select: str = "loss"
+    maximize: bool = False
+    headline: str = "accuracy"
+    data: Callable[[str], Any] | None = None
+    expected: Sequence[Expected] = ()
+    charts: Sequence[Chart] = ()
+    short: str = ""
+    reported: str = "not tried"
+    remark: str = ""
+    cpus: int = 1
+    gpus: float = 0.0
+
+    def how(self, scale: str) -> str:
+        """What was chosen where the paper is silent; the words are those of the laptop scale."""
+        return self.choices if scale == "laptop" else f"As at the laptop scale, in {scale} size; there: {self.choices}"
+
+    def plan(self, scale: str) -> Plan:
+        """The plan of ``scale``."""
+        return self.plans[one_of("scale", scale, self.plans)]
+
+    def trials(
+        self,
+        scale: str,
+        rows: Sequence[Row] = (),
+        *,
+        only: Sequence[str] | None = None,
+        seeds: int | None = None,
+        guess: bool = False,
+    ) -> list[Trial]:
+        """The trials that can be named now: the search, and the runs of each choice that ``rows`` already decide.
+
+        ``guess=True`` takes the first candidate where a choice is open, which gives the full number of trials.
+        """
+        plan = self.plan(scale)
+        methods = list(plan.methods) if only is None else [one_of("only", name, plan.methods) for name in only]
+        wanted: dict[str, Trial] = {}
+        for cell in plan.cells():
+            for method in methods:
+                searched = self._search(scale, method, cell, seeds)
+                finals = self._finals(scale, method, cell, rows, seeds, guess=guess)
+                named = [trial for _, runs in [*searched, *finals] for trial in runs]
+                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                if choice is None and guess:
+                    choice = plan.methods[method][0]
+                if choice is not None:
+                    named += self._runs(scale, method, cell, choice, self._seeds(scale, seeds))
+                wanted.update((trial.key, trial) for trial in named if trial.key not in wanted)
+        return sorted(
+            wanted.values(), key=lambda trial: trial.seed
+        )  # what is cut short has fewer seeds, not fewer cells
+
+    def choice(
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
+    ) -> Setting | None:
+        """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
+        if len(self.plan(scale).methods[method]) == 1:
+            return self.plan(scale).methods[method][0]
+        finals = self._finals(scale, method, cell, rows, seeds)
+        best = self._ranked(finals or self._search(scale, method, cell, seeds), rows)
+        return best[0] if best else None
+
+    def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
+        """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
+
+        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come. Where
+        the plan's own search is finished it decides, however many ``seeds`` a sweep asks for.
+        """
+        most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
+        chosen: set[str] = set()
+        for method in self.plan(scale).methods:
+            for cell in self.plan(scale).cells():
+                choice = self.choice(scale, method, cell, rows)
+                if choice is None:
+                    choice = self.choice(scale, method, cell, rows, seeds=seeds)
+                if choice is not None:
+                    chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
+        return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
+
+    def estimated_seconds(self, trials: Sequence[Trial]) -> float:
+        """What ``trials`` cost on one core, from the measured seconds a trial that the plans declare."""
+        costs = [(self.plan(trial.scale).seconds, trial) for trial in trials]
+        return sum(cost(trial) if callable(cost) else cost for cost, trial in costs)
+
+    def _seeds(self, scale: str, seeds: int | None) -> int:
+        return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
+
+    def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[Candidate]:
+        """The candidates of a method and the trials that compare them in ``cell``; none if there is no choice."""
+        plan = self.plan(scale)
+        if len(plan.methods[method]) == 1:
+            return []
+        there, number = {**cell, **plan.tune_on}, self._tune_seeds(scale, seeds)
+        return [(c, self._runs(scale, method, there, c, number)) for c in plan.methods[method]]
+
+    def _finals(
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, *, guess: bool = False
+    ) -> list[Candidate]:
+        """The finalists and the trials that compare them in ``cell``; none if there are none, or the search is open."""
+        plan = self.plan(scale)
+        if plan.finalists == 1:
+            return []
+        searched = self._search(scale, method, cell, seeds)
+        best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
+        number = self._tune_seeds(scale, seeds)
+        return [(c, self._runs(scale, method, cell, c, number)) for c in best[: plan.finalists]]
+
+    def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
+        """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
+        figures = {row["trial"]: row["validation"].get(self.select) for row in rows}
+        scores = []
+        for _, runs in candidates:
+            if any(trial.key not in figures for trial in runs):
+                return []
+            values = [figures[trial.key] for trial in runs]
+            if any(value is None or not math.isfinite(value) for value in values):
+                scores.append(math.inf)  # a run that diverged is never chosen
+            else:
+                scores.append(sum(values) / len(values) * (-1 if self.maximize else 1))
+        return [candidates[i][0] for i in sorted(range(len(scores)), key=scores.__getitem__)]
+
+    def _tune_seeds(self, scale: str, seeds: int | None) -> int:
+        return min(self.plan(scale).tune_seeds or self._seeds(scale, seeds), self._seeds(scale, seeds))
+
+    def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
+        plan = self.plan(scale)
+        setting = {**plan.fixed, **plan.follows(cell), **cell, **candidate}
+        return [Trial(self.name, method, setting, seed, scale) for seed in range(seeds)]

@@ -1,0 +1,108 @@
+"""The outputs of a model on many sets: batches of like size, random orderings, several processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate.utils import reduce
+from torch import Tensor, nn
+
+from anyorder.data.orderings import random_orderings, reorder
+from anyorder.data.sets import SetData
+from anyorder.recurrences.base import evaluating
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    data: SetData,
+    *,
+    orderings: int = 1,
+    generator: torch.Generator | None = None,
+    finish: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int = 1024,
+) -> Tensor:
+    """The model's outputs ``[N, K]`` in eval mode: in the given order, or the mean over random ``orderings``.
+
+    ``finish`` (softmax, say) is applied to each output before the mean. Sets of like size share a batch, and a
+    batch holds at most 2¹⁷ elements, so long sets cost time, not memory.
+
+    >>> import anyorder as ao
+    >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
+    torch.Size([2, 2])
+    """
+    like = parameter_of(model)
+    data = placed(data, like)
+    lengths = data.lengths.cpu()
+    by_size = torch.argsort(lengths, stable=True)
+    outputs: Tensor | None = None
+    start = 0
+    with evaluating(model):
+        while start < len(data):
+            stop = start + batch_size
+            while stop - start > 1 and (stop - start) * int(lengths[by_size[start:stop]].max()) > 2**17:
+                stop = start + (stop - start) // 2
+            index = by_size[start:stop].to(like.device)
+            elements, sizes = data.batch(index)
+            if orderings == 1:
+                value = _finished(model(elements, sizes), finish)
+            else:
+                draws = orderings_of(elements, sizes, orderings, generator).unbind(1)
+                value = torch.stack([_finished(model(reorder(elements, o), sizes), finish) for o in draws]).mean(0)
+            if outputs is None:
+                outputs = value.new_empty(len(data), *value.shape[1:])
+            outputs[index] = value
+            start = stop
+    assert outputs is not None  # SetData is never empty
+    return outputs
+
+
+def predict_shared(model: nn.Module, data: SetData, rank: int, world: int) -> Tensor:
+    """:func:`predict`, each process doing its part."""
+    if world == 1:
+        return predict(model, data)
+    mine = torch.arange(len(data), device=data.offsets.device).tensor_split(world)[rank]
+    part = predict(model, data.select(mine if len(mine) else [0]))
+    whole = part.new_zeros(len(data), *part.shape[1:])
+    whole[mine] = part[: len(mine)]
+    return reduce(whole, "sum")
+
+
+def orderings_of(
+    elements: Tensor,
+    lengths: Tensor | None,
+    draws: int,
+    generator: torch.Generator | None,
+    within: int | None = None,
+) -> Tensor:
+    if lengths is None:
+        lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
+    return random_orderings(lengths, elements.shape[1], draws, generator, within=within)
+
+
+def _finished(output: Tensor, finish: Callable[[Tensor], Tensor] | None) -> Tensor:
+    return output if finish is None else finish(output)
+
+
+def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs ``[B, 1]`` as ``[B]`` where targets are, so that no loss broadcasts them to ``[B, B]``."""
+    if targets.dim() == 1 and output.dim() == 2 and output.shape[1] == 1:
+        output = output[:, 0]
+    return output, targets
+
+
+def parameter_of(model: nn.Module) -> Tensor:
+    return next(model.parameters(), torch.zeros(()))
+
+
+def placed(data: SetData, like: Tensor) -> SetData:
+    """``data`` where the model is, its floating numbers of the model's kind."""
+
+    def convert(values: Tensor | None) -> Any:
+        return values if values is None or not values.is_floating_point() else values.to(like.dtype)
+
+    data = data.to(like.device)
+    return dataclasses.replace(data, elements=convert(data.elements), targets=convert(data.targets))

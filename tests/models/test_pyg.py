@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing, aggr
+
+import anyorder as ao
+from anyorder.checks import InputError, InputTypeError
+from anyorder.models.base import Standardised
+from anyorder.models.pyg import PygGRU, PygLCM, SireAggregation, penalty_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Layer(MessagePassing):
+    def __init__(self, aggregation: aggr.Aggregation) -> None:
+        super().__init__(aggr=aggregation)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "relu"])
+def test_each_set_is_read_alone_in_its_own_order(cell):
+    aggregation = SireAggregation(3, 5, cell)
+    x, index = torch.randn(6, 3), torch.tensor([2, 0, 2, 2, 0, 4])
+    out = aggregation(x, index, dim_size=6)
+    for group in range(6):
+        own = x[index == group]
+        alone = aggregation.model(own[None])[0] if len(own) else aggregation.model(torch.zeros(1, 0, 3))[0]
+        torch.testing.assert_close(out[group], alone)
+
+
+def test_an_index_a_pointer_and_no_index_mean_the_same():
+    aggregation = SireAggregation(3, 5)
+    x = torch.randn(6, 3)
+    by_index = aggregation(x, torch.tensor([0, 0, 2, 2, 2, 3]))
+    by_pointer = aggregation(x, ptr=torch.tensor([0, 2, 2, 5, 6]))
+    torch.testing.assert_close(by_pointer, by_index)
+    torch.testing.assert_close(aggregation(x), aggregation(x, torch.zeros(6, dtype=torch.int64)))
+    assert aggregation(x[:0], torch.zeros(0, dtype=torch.int64), dim_size=0).shape == (0, 5)
+    assert aggregation(x[:0], torch.zeros(0, dtype=torch.int64), dim_size=2).shape == (2, 5)
+
+
+def test_batch_mates_change_torch_geometrics_gru_but_not_ours():
+    x, mate = torch.randn(2, 3), torch.randn(5, 3)
+    index = torch.tensor([0, 0, 1, 1, 1, 1, 1])
+    theirs, ours = aggr.GRUAggregation(3, 4), SireAggregation(3, 4)
+    adapted = PygGRU(3, 4, hidden=4)
+    alone, both = index[:2], torch.cat([x, mate])
+    assert (theirs(both, index)[0] - theirs(x, alone)[0]).abs().max() > 0.01
+    torch.testing.assert_close(ours(both, index)[0], ours(x, alone)[0])
+    elements, lengths = ao.pyg.pad_from_batch(both, index)
+    torch.testing.assert_close(adapted(elements, lengths)[0], adapted(x[None])[0])
+    torch.testing.assert_close(adapted(x[None]), adapted.rho(adapted.aggregation(x, alone)))
+
+
+def test_learnable_commutative_monoids_commute_but_do_not_associate():
+    model = PygLCM(3, 2).eval()
+    two, three = torch.randn(1, 2, 3), torch.randn(1, 3, 3)
+    torch.testing.assert_close(model(two.flip(1)), model(two))
+    assert (model(three.flip(1)) - model(three)).abs().max() > 1e-4
+
+
+def test_in_a_layer_the_order_of_edges_to_other_nodes_is_nothing():
+    layer = Layer(SireAggregation(3, 4))
+    x = torch.randn(4, 3)
+    edges = torch.tensor([[0, 1, 2, 3, 0], [1, 1, 2, 2, 3]])
+    interleaved = edges[:, [0, 2, 4, 1, 3]]  # each node's own edges in the same order
+    torch.testing.assert_close(layer(x, interleaved), layer(x, edges))
+    assert layer(x, edges).shape == (4, 4)
+
+
+def test_the_penalty_is_that_of_the_last_forward(generator):
+    penalty = ao.SIRE(prefixes="given", window=1, pairs=3)
+    layer = Layer(SireAggregation(3, 4, penalty=penalty))
+    x, edges = torch.randn(4, 3), torch.tensor([[0, 1, 2, 3, 0], [1, 1, 2, 2, 2]])
+    layer(x, edges)
+    value = penalty_of(layer, generator)
+    elements, lengths = ao.pyg.pad_from_batch(x[edges[0]], edges[1], 4)
+    expected = penalty(layer.aggr_module.model, elements, lengths, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(value, expected)
+    value.backward()
+    assert all(p.grad.abs().max() > 0 for p in layer.aggr_module.model.recurrence.module.parameters())
+
+
+def test_penalties_of_a_network_add_up():
+    network = nn.ModuleList([SireAggregation(3, 4), SireAggregation(3, 4)])
+    for aggregation in network:
+        aggregation(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]))
+    both = torch.Generator().manual_seed(3)
+    one_by_one = torch.Generator().manual_seed(3)
+    torch.testing.assert_close(penalty_of(network, both), sum(a.penalty(one_by_one) for a in network))
+
+
+def test_there_is_nothing_to_penalise_without_a_forward_in_training():
+    aggregation = SireAggregation(3, 4)
+    with pytest.raises(InputError, match="no forward to penalise: call the layer in training mode first"):
+        aggregation.penalty()
+    aggregation(torch.randn(2, 3))
+    aggregation.eval()(torch.randn(2, 3))
+    with pytest.raises(InputError, match="no forward to penalise"):
+        aggregation.penalty()
+    with pytest.raises(InputError, match="Linear holds no SireAggregation"):
+        penalty_of(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("penalty", [ao.SIRE(), ao.SIRE(partners="batch"), ao.SubsetPenalty(relative=True)])
+def test_the_penalty_of_no_sets_is_zero_with_a_gradient(penalty):
+    aggregation = SireAggregation(3, 4, penalty=penalty)
+    out = aggregation(torch.randn(0, 3), torch.zeros(0, dtype=torch.int64), dim_size=0)
+    assert out.shape == (0, 4)
+    value = penalty_of(aggregation)
+    assert value == 0
+    (out.sum() + value).backward()
+    assert all((p.grad == 0).all() for p in aggregation.parameters())
+
+
+def test_a_layer_can_be_copied_and_saved_after_a_forward_in_training(tmp_path):
+    aggregation = SireAggregation(3, 4)
+    x = torch.randn(4, 3)
+    out = aggregation(x)
+    torch.save(aggregation, tmp_path / "layer.pt")
+    for again in (copy.deepcopy(aggregation), torch.load(tmp_path / "layer.pt", weights_only=False)):
+        with pytest.raises(InputError, match="no forward to penalise"):
+            again.penalty()
+        torch.testing.assert_close(again(x), out)
+    assert aggregation.penalty().requires_grad  # the layer itself still has its forward
+
+
+def test_resetting_draws_new_weights_and_the_same_start():
+    aggregation = SireAggregation(3, 4)
+    with torch.no_grad():
+        aggregation.model.recurrence.start_0.fill_(7)
+    before = aggregation.model.recurrence.module.weight_hh_l0.clone()
+    aggregation.reset_parameters()
+    assert not torch.equal(aggregation.model.recurrence.module.weight_hh_l0, before)
+    assert (aggregation.model.recurrence.start_0 == 0).all()
+    own = SireAggregation(1, 1, ao.recurrence(lambda x, s: s * x, start=torch.ones(1, 1)))
+    own.reset_parameters()
+    assert own(torch.tensor([[2.0], [3.0]])).item() == 6
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(InputTypeError, match=r"penalty must be a SIRE, SubsetPenalty or PermutationPenalty; got float"):
+        SireAggregation(3, 4, penalty=0.1)
+    with pytest.raises(
+        InputError, match=r"a state \[B, out_channels\] = \[B, 4\], the output; got a start state tuple"
+    ):
+        SireAggregation(3, 4, ao.recurrence(nn.LSTM(3, 4)))
+    with pytest.raises(InputError, match="hidden must be a multiple of heads; got hidden=6, heads=4"):
+        ao.pyg.PygSetTransformer(3, 2, hidden=6)
+    assert "SireAggregation(3, 4, penalty=SIRE(" in repr(SireAggregation(3, 4))
+
+
+def test_a_saved_adapter_loads_in_a_process_that_never_imported_it(tmp_path):
+    ao.save(PygGRU(3, 2, hidden=4), tmp_path / "model")
+    ao.save(Standardised(3, 2, "pyg-gru", {"hidden": 4}), tmp_path / "in-units")
+    paths = str(tmp_path / "in-units"), str(tmp_path / "model")
+    code = f"import anyorder as ao; print(*(ao.load(path).name for path in {paths}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "standardised pyg-gru", result.stderr
+
+
+def test_without_torch_geometric_errors_name_the_extra(tmp_path):
+    ao.save(PygGRU(3, 2, hidden=4), tmp_path / "model")
+    code = f"""
+import sys
+sys.modules["torch_geometric"] = None
+import anyorder as ao
+for action in (lambda: ao.pyg.SireAggregation, lambda: ao.load({str(tmp_path / "model")!r})):
+    try:
+        action()
+    except (ImportError, ao.checks.InputError) as error:
+        print(type(error).__name__, error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    first, second = result.stdout.splitlines()
+    remedy = "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
+    assert first == f"ImportError {remedy}"
+    assert second == f"InputError the model folder {tmp_path / 'model'} holds a model 'pyg-gru', and {remedy}"
+
+
+def test_the_example_teaches_a_layer_to_ignore_the_order_of_its_edges(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import pyg_aggregation as example
+
+    _, plain = example.main(penalty_weight=0.0)
+    _, penalised = example.main(penalty_weight=3.0)
+    assert penalised < plain / 2

@@ -1,0 +1,658 @@
+"""Each set model against slow, literal computations of what it claims to be, and its refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anyorder as ao
+from anyorder.checks import InputError, InputTypeError
+from anyorder.models.base import Standardised, fixed_orderings, pool
+from anyorder.models.recurrent import (
+    DeepSets,
+    JanossyPooling,
+    MultiAggregation,
+    RecurrentSetModel,
+    SetTransformer,
+    SmallCNN,
+    average_over_orderings,
+)
+from anyorder.models.set_transformer import ISAB, MAB, PMA, SAB
+from anyorder.recurrences import known
+
+NAN = float("nan")
+
+
+# The recurrent model
+
+
+@pytest.mark.parametrize("cell", ["rnn", "relu-rnn", "gru", "lstm", "relu"])
+def test_the_recurrent_model_is_its_parts(cell):
+    model = RecurrentSetModel(3, 2, cell, hidden=6, encoder=(5,), readout=(4,)).double()
+    elements = torch.randn(2, 4, 3, dtype=torch.float64)
+    state = model.recurrence.start(2)
+    for position in range(4):
+        state = model.recurrence.step(model.encode(elements)[:, position], state)
+    out, trajectory = model(elements, return_trajectory=True)
+    torch.testing.assert_close(model.readout(state), out)
+    torch.testing.assert_close(model.readout(trajectory.last), out)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: ao.RecurrentSetModel(
+            n(2), n(1), hidden=n(8), layers=n(2), encoder=(n(4),), orderings=n(2), seed=n(3)
+        ),
+        lambda n: ao.RecurrentSetModel(n(1), n(1), "relu", n(8), state_features=n(4), embedding=(n(9), n(2), "frozen")),
+        lambda n: ao.JanossyPooling(n(2), n(1), hidden=n(8), orderings=n(2)),
+        lambda n: ao.DeepSets(n(2), n(1), phi=(n(8),)),
+        lambda n: ao.SetTransformer(n(2), n(1), hidden=n(8), heads=n(2), inducing=n(4)),
+        lambda n: SmallCNN(n(1), n(2), side=n(8), hidden=n(4)),
+        lambda n: ao.SIRE(prefixes="given", pairs=n(2), window=n(3)),
+    ],
+)
+def test_whole_numbers_of_numpy_are_as_good_as_pythons(make):
+    assert json.dumps(make(np.int64).config()) == json.dumps(make(int).config())
+
+
+def test_named_cells_are_torch_modules_with_a_learned_start():
+    model = RecurrentSetModel(3, 2, "lstm", hidden=4, layers=2)
+    start = [nn.Parameter(torch.randn_like(leaf)) for leaf in model.recurrence.start(1)]
+    model.recurrence.start_0, model.recurrence.start_1 = start
+    elements = torch.randn(5, 6, 3)
+    layers_first = tuple(s.expand(5, 2, 4).transpose(0, 1).contiguous() for s in start)
+    outputs, _ = model.recurrence.module(elements.transpose(0, 1), layers_first)
+    torch.testing.assert_close(model(elements), model.readout.head(outputs[-1]))
+    assert all((leaf == 0).all() for leaf in RecurrentSetModel(3, 2, "lstm").recurrence.start(3))
+
+
+def test_the_relu_cell_holds_theorem_4():
+    model = RecurrentSetModel(1, 1, "relu", hidden=3, state_features=1, learned_start=False, readout=nn.Identity())
+    assert sum(p.numel() for p in model.parameters()) == 12
+    model.recurrence.load_state_dict(known.parity().state_dict())
+    bits = torch.randint(0, 2, (20, 33, 1)).float()
+    assert torch.equal(model(bits), bits.sum(1) % 2)
+
+
+def test_an_own_recurrence_is_read_whole():
+    lstm = ao.recurrence(nn.LSTM(3, 4, num_layers=2))
+    model = RecurrentSetModel(3, 2, lstm)
+    elements = torch.randn(5, 6, 3)
+    h, c = lstm.scan(elements).last
+    torch.testing.assert_close(model(elements), model.readout.head(torch.cat([h.flatten(1), c.flatten(1)], 1)))
+    assert model.describe()["state_size"] == 16
+
+
+def test_an_own_head_on_an_own_recurrence_gets_the_state_as_it_is():
+    class Difference(nn.Module):
+        def forward(self, state: dict[str, Tensor]) -> Tensor:
+            return state["high"] - state["low"]
+
+    def step(element: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"high": torch.maximum(state["high"], element), "low": torch.minimum(state["low"], element)}
+
+    ends = {"high": torch.full((1, 1), -math.inf), "low": torch.full((1, 1), math.inf)}
+    model = RecurrentSetModel(1, 1, ao.recurrence(step, start=ends), readout=Difference())
+    assert model(torch.tensor([[[3.0], [9.0], [5.0]]])).item() == 6.0
+
+
+def test_dropout_acts_on_what_the_read_out_reads_and_nowhere_else():
+    model = RecurrentSetModel(3, 200, hidden=200, dropout=0.75, readout=nn.Identity())
+    out, trajectory = model(torch.randn(50, 4, 3), return_trajectory=True)
+    kept = out != 0
+    assert abs(kept.float().mean().item() - 0.25) < 0.02
+    torch.testing.assert_close(out[kept], 4 * trajectory.last[kept])
+    quiet, trajectory = model.eval()(torch.randn(50, 4, 3), return_trajectory=True)
+    assert torch.equal(quiet, trajectory.last)
+
+
+def test_dropout_leaves_whole_numbers_of_a_state_alone():
+    class Mean(nn.Module):
+        def forward(self, state: tuple[Tensor, Tensor]) -> Tensor:
+            return state[0] / state[1]
+
+    start = torch.zeros(1, 200), torch.zeros(1, 1, dtype=torch.int64)
+    mean = ao.recurrence(lambda element, state: (state[0] + element, state[1] + 1), start=start)
+    out = RecurrentSetModel(200, 200, mean, dropout=0.5, readout=Mean())(torch.ones(50, 4, 200))
+    assert set(out.unique().tolist()) == {0.0, 2.0}
+
+
+def test_read_out_dropout_follows_its_hidden_layers():
+    kinds = [type(m) for m in RecurrentSetModel(3, 2, readout=(5,), readout_dropout=0.5).readout.head]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_gate_biases_spread_memory_from_1_to_t_steps(cell):
+    size, span = 500, 100.0
+    model = RecurrentSetModel(1, 1, cell, hidden=size, gate_bias_span=span)
+    module = model.recurrence.module
+    gates = (module.bias_ih_l0 + module.bias_hh_l0).view(-1, size)
+    keep = gates[1]  # z of a GRU, f of an LSTM
+    steps = keep.exp()  # sigmoid(log u) forgets after about u steps
+    assert steps.min() >= 1
+    assert steps.max() <= span
+    assert abs(steps.mean().item() - (1 + span) / 2) < 5  # four standard errors
+    if cell == "lstm":
+        assert torch.equal(gates[0], -keep)
+
+
+def test_a_frozen_embedding_is_no_parameter_but_is_saved():
+    model = RecurrentSetModel(1, 1, embedding=(100, 50, "frozen"))
+    table = model.door.table
+    assert not any(p is table for p in model.parameters())
+    assert "door.table" in model.state_dict()
+    assert table.abs().max() <= 0.5
+    assert abs(table.std().item() - 1 / math.sqrt(12)) < 0.01
+    integers = torch.tensor([[[3], [99]]])
+    assert torch.equal(model.encode(integers)[0], table[[3, 99]])
+
+
+def test_an_own_encoder_is_asked_for_its_width():
+    model = RecurrentSetModel(3, 2, encoder=nn.Sequential(nn.Linear(3, 7), nn.Tanh()))
+    assert model(torch.randn(4, 5, 3)).shape == (4, 2)
+
+
+def test_encode_reads_no_padding():
+    model = RecurrentSetModel(2, 1, encoder=(4,))
+    elements = torch.randn(1, 3, 2)
+    elements[:, 2] = NAN
+    model.encode(elements, torch.tensor([2])).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.encoder.parameters())
+
+
+def test_a_penalty_on_a_model_reads_no_padding():
+    model = RecurrentSetModel(2, 1, encoder=(4,))
+    elements, lengths = torch.randn(4, 5, 2), torch.tensor([5, 3, 2, 0])
+    clean = elements.clone()
+    for sample, length in zip(elements, lengths, strict=True):
+        sample[length:] = NAN
+    values = []
+    for batch in (elements, clean):
+        model.zero_grad()
+        value = ao.SIRE()(model, batch, lengths, generator=torch.Generator().manual_seed(0))
+        value.backward()
+        values.append([value.detach(), *(p.grad for p in model.encoder.parameters())])
+    for padded, full in zip(*values, strict=True):
+        torch.testing.assert_close(padded, full)
+
+
+# Averaging over orderings
+
+
+def test_fixed_orderings_depend_on_seed_and_length_alone():
+    some = fixed_orderings(torch.tensor([4, 2, 4, 0]), 6, 3, seed=7)
+    others = fixed_orderings(torch.tensor([1, 4]), 4, 3, seed=7)
+    assert torch.equal(some[0], some[2])
+    assert torch.equal(some[0, :, :4], others[1])
+    assert torch.equal(some[0, :, 4:], torch.tensor([[4, 5]]).expand(3, 2))
+    assert all(sorted(row) == list(range(6)) for row in some.flatten(0, 1).tolist())
+    assert not torch.equal(some[0, :, :4], fixed_orderings(torch.tensor([4]), 4, 3, seed=8)[0])
+
+
+def test_fixed_orderings_are_uniform():
+    rows = fixed_orderings(torch.tensor([3]), 3, 6000, seed=0)[0].tolist()
+    counts = Counter(map(tuple, rows))
+    assert len(counts) == 6
+    assert all(abs(count - 1000) < 120 for count in counts.values())  # four standard deviations
+
+
+def test_fixed_orderings_depend_on_no_global_setting_and_take_any_seed():
+    lengths = torch.tensor([5, 3])
+    before = fixed_orderings(lengths, 5, 4, 7)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(fixed_orderings(lengths, 5, 4, 7), before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        assert torch.equal(fixed_orderings(lengths, 5, 4, 7), before)
+    huge = fixed_orderings(lengths, 5, 4, 10**30)
+    assert not torch.equal(huge, before)
+    assert torch.equal(huge.sort(2).values, before.sort(2).values)
+
+
+def test_the_average_is_the_literal_mean_over_orderings():
+    model = RecurrentSetModel(2, 3, hidden=4, orderings=5, seed=2).eval()
+    elements, lengths = torch.randn(3, 6, 2), torch.tensor([6, 3, 0])
+    averaged = model(elements, lengths)
+    with_trajectory, trajectory = model(elements, lengths, return_trajectory=True)
+    model.orderings = 1
+    for sample, length in enumerate(lengths.tolist()):
+        orders = fixed_orderings(torch.tensor([length]), length, 5, seed=2)[0]
+        slow = torch.stack([model(elements[sample, order][None])[0] for order in orders]).mean(0)
+        torch.testing.assert_close(averaged[sample], slow)
+    assert torch.equal(with_trajectory, averaged)
+    assert torch.equal(trajectory.elements[0], elements[0])  # the trajectory is that of the given order
+    model.orderings = 5
+    torch.testing.assert_close(model.train()(elements, lengths), model.readout(trajectory.last))
+
+
+def test_more_orderings_bring_the_average_nearer_to_invariance():
+    model = RecurrentSetModel(2, 1, hidden=8).eval()
+    elements = torch.randn(40, 6, 2)
+
+    def gap(orderings: int) -> float:
+        one, other = (average_over_orderings(model, e, orderings=orderings) for e in (elements, elements.flip(1)))
+        return (one - other).abs().mean().item()
+
+    assert gap(64) < gap(1) / 4
+
+
+def test_votes_are_counted_literally():
+    columns = RecurrentSetModel(2, 3, hidden=4).eval()
+    single = RecurrentSetModel(2, 1, hidden=4, readout=nn.Linear(4, 1)).eval()
+    nn.init.normal_(single.readout.head.weight, std=20)
+    elements, lengths = torch.randn(4, 5, 2), torch.tensor([5, 4, 1, 0])
+    shares = average_over_orderings(columns, elements, lengths, orderings=7, seed=1, combine="vote")
+    modes = average_over_orderings(single, elements, lengths, orderings=7, seed=1, combine="vote")
+    for sample, length in enumerate(lengths.tolist()):
+        classes: Counter[int] = Counter()
+        values: Counter[float] = Counter()
+        for order in fixed_orderings(torch.tensor([length]), length, 7, seed=1)[0]:
+            classes[int(columns(elements[sample, order][None]).argmax())] += 1
+            values[round(single(elements[sample, order][None]).item())] += 1
+        torch.testing.assert_close(shares[sample], torch.tensor([classes[c] / 7 for c in range(3)]))
+        assert modes[sample].item() == min(v for v, count in values.items() if count == max(values.values()))
+
+
+# Janossy pooling
+
+
+def test_a_model_that_votes_keeps_its_outputs_in_units_of_their_own():
+    voter = Standardised(1, 1, "janossy", {"combine": "vote", "hidden": 4, "orderings": 5}).eval()
+    elements = torch.randn(20, 4, 1)
+    assert torch.equal(voter.set_units([5.0], [2.0])(elements), voter(elements).round())
+    with pytest.raises(InputError, match=r"'vote' rounds its outputs, .* got out_mean=100.0, out_scale=10.0"):
+        voter.set_units([0.0], [1.0], 100.0, 10.0)
+    Standardised(1, 1, "janossy", {"hidden": 4}).set_units([0.0], [1.0], 100.0, 10.0)
+
+
+def test_pi_sgd_trains_on_fresh_orderings_and_repeats_its_predictions():
+    model = JanossyPooling(2, 1, hidden=8, orderings=3, seed=4)
+    elements = torch.randn(3, 9, 2)
+    assert not torch.allclose(model(elements), model(elements))
+    model.eval()
+    assert torch.equal(model(elements), model(elements))
+    expected = average_over_orderings(model.sequence, elements, orderings=3, seed=4)
+    assert torch.equal(model(elements), expected)
+    assert ao.order_gap(model, elements) > 0
+
+
+def test_pi_sgd_trains_on_every_ordering_alike():
+    model = JanossyPooling(
+        1, 1, cell=ao.recurrence(lambda x, s: 10 * s + x, start=torch.zeros(1, 1)), readout=nn.Identity()
+    )
+    digits = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1).expand(6000, 3, 1)
+    counts = Counter(model(digits)[:, 0].tolist())
+    assert set(counts) == {123.0, 132.0, 213.0, 231.0, 312.0, 321.0}
+    assert all(abs(count - 1000) < 120 for count in counts.values())
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
+def test_janossy_runs_over_every_ordered_tuple(k, pooling):
+    model = JanossyPooling(2, 3, k=k, encoder=(6, 5), pooling=pooling).double()
+    lengths = [4, 3, 2, 1, 0]
+    elements = torch.randn(5, 4, 2, dtype=torch.float64)
+    out = model(elements, torch.tensor(lengths))
+    for sample, length in enumerate(lengths):
+        members = [*elements[sample, :length], *[torch.zeros(2, dtype=torch.float64)] * (k - length)]
+        values = [model.phi(torch.cat(chosen)) for chosen in itertools.permutations(members, k)] if length else []
+        total = torch.stack(values).sum(0) if values else torch.zeros(5, dtype=torch.float64)
+        pooled = total / max(1, len(values)) if pooling == "mean" else total
+        torch.testing.assert_close(out[sample], model.rho(pooled))
+        torch.testing.assert_close(model(elements[sample : sample + 1, :length])[0], out[sample])
+
+
+def test_unary_janossy_is_deep_sets():
+    janossy, deep = JanossyPooling(3, 2, k=1, encoder=(8,), pooling="sum"), DeepSets(3, 2, phi=(8,), rho=())
+    deep.phi.load_state_dict(janossy.phi.state_dict())
+    deep.rho[1].load_state_dict(janossy.rho[1][0].state_dict())
+    elements, lengths = torch.randn(4, 5, 3), torch.tensor([5, 2, 1, 0])
+    torch.testing.assert_close(deep(elements, lengths), janossy(elements, lengths))
+
+
+# DeepSets and multi-aggregation
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean", "max"])
+def test_deep_sets_stream_what_they_pool(pooling):
+    model = DeepSets(3, 2, phi=(8,), pooling=pooling, activation="tanh").double()
+    elements, lengths = torch.randn(4, 6, 3, dtype=torch.float64), torch.tensor([6, 3, 1, 0])
+    streamed = model.readout(model.recurrence.scan(model.encode(elements), lengths).last)
+    torch.testing.assert_close(streamed, model(elements, lengths))
+    assert ao.order_gap(model, elements, lengths) < 1e-20
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_deep_sets_count_beyond_their_precision(pooling):
+    model = DeepSets(1, 1, phi=(2,), pooling=pooling).bfloat16()
+    state = model.recurrence.start(1)
+    state = model.recurrence.step(torch.ones(1, 2).bfloat16(), (state[0], state[1] + 2**24))
+    assert state[1].item() == 2**24 + 1
+    assert state[0].dtype == torch.bfloat16
+    model.load_state_dict({name: value.float() for name, value in model.state_dict().items()})  # as it was once kept
+    assert model.recurrence.start(1)[1].dtype == torch.int64
+
+
+@pytest.mark.parametrize("how", ["mean", "std"])
+def test_pooling_in_half_precision_does_not_overflow_on_the_way(how):
+    values = 500 + 300 * torch.rand(2, 3000, 2)
+    mask = torch.arange(3000) < torch.tensor([[3000], [1000]])
+    for half_mask in (None, mask):
+        half = pool(values.half(), half_mask, how)
+        assert half.dtype == torch.float16
+        torch.testing.assert_close(half.float(), pool(values, half_mask, how), rtol=1e-2, atol=0)
+
+
+def test_settings_of_a_built_model_are_part_of_its_configuration():
+    averaging = ao.RecurrentSetModel(3, 2, orderings=20)
+    averaging.orderings, averaging.seed = 1, 5
+    assert (averaging.config()["orderings"], averaging.config()["seed"]) == (1, 5)
+    pi_sgd = ao.JanossyPooling(3, 2)
+    assert pi_sgd.config()["combine"] is None
+    pi_sgd.combine = "vote"
+    assert pi_sgd.config()["combine"] == "vote"
+    in_units = Standardised(3, 2, "recurrent", {"orderings": 20})
+    in_units.orderings = 1
+    assert in_units.inner.orderings == in_units.config()["options"]["orderings"] == 1
+    with pytest.raises(InputError, match="'deepsets', does not average over orderings; got 4"):
+        Standardised(3, 2, "deepsets").orderings = 4
+
+
+def test_a_model_reads_the_dtype_of_weights_put_in_its_place():
+    model, wrapped = ao.RecurrentSetModel(3, 2), nn.Sequential(ao.DeepSets(3, 2))
+    elements = torch.randn(2, 4, 3, dtype=torch.float64)
+    for module in (model, wrapped):
+        module.load_state_dict({name: value.double() for name, value in module.state_dict().items()}, assign=True)
+        assert module(elements).dtype == torch.float64
+        with pytest.raises(InputTypeError, match=r"elements are torch.float32, the model's weights torch.float64"):
+            module(elements.float())
+
+
+def test_equivariant_layers_see_the_maximum_of_the_set():
+    model = DeepSets(2, 1, phi=(4, 3), rho=(), pooling="mean", equivariant=True)
+    sample = torch.randn(5, 2)
+    hidden = sample
+    for layer in model.phi:
+        top = torch.stack([column.max() for column in hidden.T])
+        hidden = torch.stack([torch.relu(layer.own(x) - layer.shared(top)) for x in hidden])
+    torch.testing.assert_close(model(sample[None])[0], model.rho(hidden.mean(0)))
+    with pytest.raises(InputError, match="equivariant layers need the whole set"):
+        model.encode(sample[None])
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "min", "std"])
+def test_pooling_is_that_of_the_elements_alone(how):
+    values, lengths = torch.randn(4, 5, 3, dtype=torch.float64) - 3, [5, 2, 1, 0]
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    pooled = pool(values.masked_fill(~mask[:, :, None], NAN).nan_to_num(99.0), mask, how)
+    for sample, length in enumerate(lengths[:3]):
+        own = values[sample, :length]
+        literal = {
+            "sum": own.sum(0),
+            "mean": own.sum(0) / length,
+            "max": own.max(0).values,
+            "min": own.min(0).values,
+            "std": (own.var(0, correction=0) + 1e-5).sqrt(),
+        }[how]
+        torch.testing.assert_close(pooled[sample], literal)
+    assert pooled[3].abs().max() <= math.sqrt(1e-5)
+
+
+def test_scalers_grow_and_shrink_with_the_logarithm_of_the_size():
+    scalers = ("identity", "amplification", "attenuation")
+    options = {"phi": (2,), "rho": (), "aggregators": ("mean",), "scalers": scalers, "activation": "tanh"}
+    model = MultiAggregation(1, 6, **options, typical_size=7)
+    model.rho[1] = nn.Identity()
+    out = model(torch.ones(2, 63, 1), torch.tensor([63, 1]))
+    mean = model.phi(torch.ones(1))
+    assert mean.abs().min() > 0.1
+    torch.testing.assert_close(out[0], torch.cat([mean, 2 * mean, mean / 2]))  # log 64 / log 8 = 2
+    torch.testing.assert_close(out[1], torch.cat([mean, mean / 3, 3 * mean]))
+
+
+# The Set Transformer
+
+
+def literal_attention(block: MAB, queries: Tensor, keys: Tensor) -> Tensor:
+    """Multihead(X, Y, Y) of one sample, query by query and head by head."""
+    features = queries.shape[1]
+    size = features // block.heads
+    rows = []
+    for query in queries:
+        heads = []
+        for head in range(block.heads):
+            part = slice(head * size, (head + 1) * size)
+            q = block.query(query)[part]
+            scores = [float(q @ block.key(key)[part]) / math.sqrt(size) for key in keys]
+            highest = max(scores)
+            weights = [math.exp(score - highest) for score in scores]
+            heads.append(sum(w / sum(weights) * block.value(key)[part] for w, key in zip(weights, keys, strict=True)))
+        rows.append(block.out(torch.cat(heads)))
+    return torch.stack(rows)
+
+
+def literal_mab(block: MAB, queries: Tensor, keys: Tensor) -> Tensor:
+    attended = literal_attention(block, queries, keys) if len(keys) else torch.zeros_like(queries)
+    hidden = block.norm_attention(queries + attended)
+    return block.norm_feed(hidden + torch.relu(block.feed(hidden)))
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@torch.no_grad()
+def test_attention_blocks_agree_with_literal_ones(layer_norm):
+    lengths = [5, 2, 1, 0]
+    elements = torch.randn(4, 5, 6, dtype=torch.float64)
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    sab = SAB(6, 2, layer_norm).double()
+    isab = ISAB(6, 3, 4, layer_norm).double()
+    pma = PMA(6, 2, 3, layer_norm).double()
+    for sample, length in enumerate(lengths):
+        own = elements[sample, :length]
+        if length:
+            torch.testing.assert_close(sab(elements, mask)[sample, :length], literal_mab(sab.block, own, own))
+            summary = literal_mab(isab.gather, isab.points[0], own)
+            torch.testing.assert_close(isab(elements, mask)[sample, :length], literal_mab(isab.spread, own, summary))
+        fed = torch.relu(pma.feed(own))
+        torch.testing.assert_close(pma(elements, mask)[sample], literal_mab(pma.block, pma.seeds[0], fed))
+
+
+@torch.no_grad()
+def test_the_set_transformer_is_its_blocks():
+    model = SetTransformer(3, 2, hidden=6, heads=2, blocks=2, inducing=3, seeds=2).double()
+    sample = torch.randn(1, 5, 3, dtype=torch.float64)
+    hidden = model.lift(sample[0])
+    for block in model.encoder:
+        hidden = literal_mab(block.spread, hidden, literal_mab(block.gather, block.points[0], hidden))
+    pooled = literal_mab(model.pool.block, model.pool.seeds[0], torch.relu(model.pool.feed(hidden)))
+    pooled = literal_mab(model.decoder.block, pooled, pooled)
+    torch.testing.assert_close(model(sample)[0], model.rho(pooled.flatten()))
+
+
+def test_the_cnn_reads_pixels_in_raster_order():
+    model = SmallCNN(1, 10, side=8)
+    pixels = torch.rand(2, 64, 1)
+    torch.testing.assert_close(model(pixels), model.layers(pixels.view(2, 1, 8, 8)))
+    kinds = [type(m) for m in model.layers if list(m.parameters())]
+    assert kinds == [nn.Conv2d, nn.Conv2d, nn.Linear, nn.Linear]
+
+
+# Refusals
+
+REFUSED = {
+    "cell": (
+        lambda: RecurrentSetModel(3, 2, "gur"),
+        InputError,
+        r"cell must be one of .*; got 'gur'; did you mean 'gru'\?",
+    ),
+    "cell module": (lambda: RecurrentSetModel(3, 2, nn.GRU(3, 4)), InputTypeError, "or a Recurrence .*; got GRU"),
+    "hidden": (lambda: RecurrentSetModel(3, 2, hidden=0), InputError, "hidden must be at least 1; got 0"),
+    "layers": (
+        lambda: RecurrentSetModel(3, 2, "relu", layers=2),
+        InputError,
+        "cell 'relu' has one layer; got layers=2",
+    ),
+    "span cell": (lambda: RecurrentSetModel(3, 2, "rnn", gate_bias_span=9), InputError, "gate_bias_span needs gates"),
+    "span": (
+        lambda: RecurrentSetModel(3, 2, gate_bias_span=1),
+        InputError,
+        r"gate_bias_span must be above 1\.0; got 1\.0",
+    ),
+    "state": (lambda: RecurrentSetModel(3, 2, state_features=4), InputError, "state_features is for cell 'relu'"),
+    "own recurrence": (
+        lambda: RecurrentSetModel(1, 1, known.sum(), gate_bias_span=9),
+        InputError,
+        "are for named cells",
+    ),
+    "encoder": (lambda: RecurrentSetModel(3, 2, encoder=64), InputTypeError, "encoder must be a tuple of layer widths"),
+    "no encoder": (
+        lambda: RecurrentSetModel(3, 2, encoder=()),
+        InputError,
+        "encoder must hold at least one layer width",
+    ),
+    "width": (lambda: RecurrentSetModel(3, 2, encoder=(8, 0)), InputError, r"encoder\[1\] must be at least 1; got 0"),
+    "failing encoder": (
+        lambda: RecurrentSetModel(3, 2, encoder=nn.Linear(4, 2)),
+        InputError,
+        r"encoder must map \[B, T, 3\] to \[B, T, E\]; on zeros it failed",
+    ),
+    "flat encoder": (lambda: RecurrentSetModel(3, 2, encoder=nn.Flatten()), InputError, r"it made \[1, 3\]"),
+    "readout": (lambda: RecurrentSetModel(3, 2, readout="linear"), InputTypeError, "readout must be a tuple"),
+    "dropout": (lambda: RecurrentSetModel(3, 2, dropout=1), InputError, r"dropout must be below 1\.0; got 1\.0"),
+    "readout dropout": (
+        lambda: RecurrentSetModel(3, 2, readout_dropout=-1),
+        InputError,
+        "readout_dropout must be at least",
+    ),
+    "readout dropout of an own readout": (
+        lambda: RecurrentSetModel(3, 2, hidden=4, readout=nn.Linear(4, 2), readout_dropout=0.5),
+        InputError,
+        r"got 0\.5 with an own module \(Linear\): put the dropout into that",
+    ),
+    "activation": (lambda: RecurrentSetModel(3, 2, activation="tan"), InputError, r"did you mean 'tanh'\?"),
+    "orderings": (lambda: RecurrentSetModel(3, 2, orderings=0), InputError, "orderings must be at least 1; got 0"),
+    "seed": (lambda: RecurrentSetModel(3, 2, seed=-1), InputError, "seed must be at least 0; got -1"),
+    "embedding": (lambda: RecurrentSetModel(1, 2, embedding=9), InputError, "embedding must be .integers, dimensions,"),
+    "embedding features": (
+        lambda: RecurrentSetModel(3, 2, embedding=(9, 2, "frozen")),
+        InputError,
+        "so in_features must be 1; got 3",
+    ),
+    "embedding kind": (
+        lambda: RecurrentSetModel(1, 2, embedding=(9, 2, "frosen")),
+        InputError,
+        r"did you mean 'frozen'\?",
+    ),
+    "k": (lambda: JanossyPooling(3, 2, k=4), InputError, "k must be one of 1, 2, 3; got 4"),
+    "k with a cell": (
+        lambda: JanossyPooling(3, 2, k=2, cell="gru"),
+        InputError,
+        r"cell has no meaning in the k-ary form \(k=2\)",
+    ),
+    "pooling of a recurrence": (
+        lambda: JanossyPooling(3, 2, pooling="sum"),
+        InputError,
+        r"pooling has no meaning in the recurrent form \(k=None\)",
+    ),
+    "combine": (lambda: JanossyPooling(3, 2, combine="votes"), InputError, r"did you mean 'vote'\?"),
+    "pooling": (
+        lambda: DeepSets(3, 2, pooling="median"),
+        InputError,
+        "pooling must be one of 'sum', 'mean', 'max'; got 'median'",
+    ),
+    "phi": (lambda: DeepSets(3, 2, phi=()), InputError, "phi must hold at least one layer width"),
+    "heads": (lambda: SetTransformer(3, 2, hidden=10, heads=4), InputError, "hidden must be a multiple of heads"),
+    "inducing": (lambda: SetTransformer(3, 2, inducing=0), InputError, "inducing must be at least 1; got 0"),
+    "aggregators": (
+        lambda: MultiAggregation(3, 2, aggregators="mean"),
+        InputTypeError,
+        "aggregators must be a tuple of at least one",
+    ),
+    "an aggregator": (
+        lambda: MultiAggregation(3, 2, aggregators=("men",)),
+        InputError,
+        r"aggregators\[0\] must be one of",
+    ),
+    "no scalers": (
+        lambda: MultiAggregation(3, 2, scalers=()),
+        InputTypeError,
+        "scalers must be a tuple of at least one",
+    ),
+    "typical size": (lambda: MultiAggregation(3, 2, typical_size=0), InputError, r"typical_size must be above 0\.0"),
+    "channels": (
+        lambda: SmallCNN(1, 10, channels=(8,)),
+        InputError,
+        r"channels must be two widths, such as \(32, 64\)",
+    ),
+    "side": (lambda: SmallCNN(1, 10, side=3), InputError, "side must be at least 4; got 3"),
+    "average": (
+        lambda: average_over_orderings(lambda e, n: e[:, 0], torch.ones(1, 2, 1), combine="max"),
+        InputError,
+        "combine must be one of 'mean', 'vote'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_are_checked_at_construction(case):
+    make, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("argument", "model"),
+    [
+        ("cell", lambda: RecurrentSetModel(1, 1, known.sum())),
+        ("encoder", lambda: RecurrentSetModel(3, 1, encoder=nn.Linear(3, 4))),
+        ("readout", lambda: JanossyPooling(3, 1, readout=nn.Linear(64, 1))),
+    ],
+)
+def test_own_modules_have_no_configuration(argument, model):
+    with pytest.raises(InputError, match=f"{argument} was given as an own module"):
+        model().config()
+
+
+class Log(nn.Module):
+    """Has no gradient at 0, nor at anything else that is no element."""
+
+    def forward(self, elements: Tensor) -> Tensor:
+        return elements.log()
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "averaged", "pi-sgd", "tuples", "pairs", "penalty", "gap"])
+def test_an_encoder_never_reads_padding(kind):
+    encoder = nn.Sequential(Log(), nn.Linear(4 if kind == "pairs" else 2, 3))
+    options = {"averaged": {"orderings": 3}}.get(kind, {})
+    if kind in ("pi-sgd", "tuples", "pairs"):
+        model = JanossyPooling(2, 1, k={"tuples": 1, "pairs": 2}.get(kind), encoder=encoder, **options)
+    else:
+        model = RecurrentSetModel(2, 1, encoder=encoder, **options)
+    model.train(kind != "averaged")
+    sizes = [4, 3, 2] if kind == "pairs" else [4, 2, 1, 0]
+    elements, lengths = ao.pad([torch.rand(size, 2) + 0.5 for size in sizes], value=NAN)
+    if kind == "penalty":
+        ao.SIRE()(model, elements, lengths).backward()
+    elif kind == "gap":
+        assert ao.order_gap(model, elements, lengths).isfinite()
+        return
+    else:
+        model(elements, lengths).sum().backward()
+    assert encoder[1].weight.grad.isfinite().all()
+    assert encoder[1].weight.grad.any()
+
+
+def test_an_own_readout_gives_as_many_outputs_as_it_should():
+    with pytest.raises(InputError, match=r"readout must map a state of batch B to \[B, 2\]; of one it made \[1, 3\]"):
+        RecurrentSetModel(2, 2, readout=nn.Linear(64, 3))
+    assert RecurrentSetModel(2, 2, readout=nn.Linear(64, 2))(torch.rand(3, 4, 2)).shape == (3, 2)

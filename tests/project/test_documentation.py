@@ -1,0 +1,138 @@
+"""What the documentation shows is run; what it links to is there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+# The blocks of a page run one after another, as a reader runs them; pages that mix them with commands, elsewhere.
+RUN_ELSEWHERE = {"tables.md": "test_cli.py", "streaming.md": "test_streaming.py"}
+SCRIPTS = {
+    page.name: "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
+    for page in PAGES
+    if page.name not in RUN_ELSEWHERE
+}
+CODE = re.compile(r"^```sh\n(.*?)^```|`([^`\n]+)`", re.M | re.S)  # blocks of commands, and code inside a line
+COMMANDS = sorted(
+    {
+        (page.name, command)
+        for page in PAGES
+        for code in CODE.finditer(page.read_text())
+        for command in re.findall(r"^(?:\$ )?anyorder ([a-z]+.*)$", code.group(1) or code.group(2), re.M)
+    }
+)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("page", [name for name, script in SCRIPTS.items() if script])
+def test_every_python_block_runs(page: str, tmp_path: Path) -> None:
+    done = run([sys.executable, "-c", "import torch; torch.set_num_threads(1)\n" + SCRIPTS[page]], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pages_run_elsewhere_are_read_there() -> None:
+    for page, test in RUN_ELSEWHERE.items():
+        assert page in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(example: Path, tmp_path: Path) -> None:
+    done = run([sys.executable, str(example)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+def test_own_loop_stays_short() -> None:
+    assert len((ROOT / "examples" / "own_loop.py").read_text().splitlines()) < 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_documented_command_exists() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    known = get_command(app)
+    for page, words in COMMANDS:
+        command, *options = shlex.split(words, comments=True)
+        assert command in known.commands, f"{page} shows `anyorder {command}`, which is no command"
+        if options:  # a name alone is a mention
+            parse(known.commands[command], options)
+    assert set(known.commands) <= {words.split()[0] for _, words in COMMANDS}, "every command is documented"
+
+
+def parse(command: Any, options: list[str]) -> None:
+    """Read a command's words as the command line does, without running it; what it does not know is an error."""
+    if hasattr(command, "commands"):
+        assert options[0] in command.commands, options
+        parse(command.commands[options[0]], options[1:])
+        return
+    command.make_context(command.name, list(options))
+
+
+def test_an_option_that_does_not_exist_is_noticed() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    with pytest.raises(Exception, match="--onx"):
+        parse(get_command(app).commands["export"], ["model", "--onx", "model.onnx"])
+
+
+def test_every_command_shows_an_example_that_it_reads() -> None:
+    from typer.main import get_command
+
+    from anyorder.cli import app
+
+    commands = get_command(app).commands
+    for name, command in {**commands, **commands["data"].commands}.items():
+        if name != "data":
+            assert (command.epilog or "").startswith("Example:  anyorder "), name
+            _, shown, *words = shlex.split(command.epilog.removeprefix("Example:"))
+            assert name in (shown, *words), name
+            parse(commands[shown], words)
+
+
+def test_every_line_of_the_paper_map_names_tests_that_exist() -> None:
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    lines = [line for line in (ROOT / "docs" / "paper.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert len(lines) >= 17
+    for line in lines:
+        what, *_, checked_by = line.strip("| ").split(" | ")
+        names = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)(?:\[[^\]]*\])?`", checked_by)
+        assert names, what
+        for file, name in names:
+            assert f"def {name}(" in ((ROOT / "tests" / file).read_text() if file else source), name
+
+
+def test_the_results_table_of_the_readme_is_the_generated_one() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from copy_results import with_results
+    finally:
+        sys.path.pop(0)
+    readme, results = ((ROOT / name).read_text() for name in ("README.md", "results/RESULTS.md"))
+    assert with_results(readme, results) == readme, "make results"
+    assert "| parity |" in readme
+    assert "| other |" in with_results(readme, "| experiment |\n|---|\n| other |\n\nrest")
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []

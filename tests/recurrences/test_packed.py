@@ -1,0 +1,256 @@
+"""Our own passes of a GRU and an LSTM on a CPU are torch's: the same states, gradients and second derivatives."""
+
+import pytest
+import torch
+from torch import nn
+
+import anyorder as ao
+from anyorder.recurrences.kernels import gru, lstm
+from anyorder.recurrences.kernels import scan as packed
+from anyorder.recurrences.trajectory import tree_leaves
+
+SIZES = [5, 5, 4, 4, 2, 1]  # the samples of each step; a sixth sample has no element at all
+
+
+class Kind:
+    """One of the two: its scan as (rows of states, last states), each a list, from a list of first states."""
+
+    def __init__(self, module, layer, gates, leaves):
+        self.module, self.layer, self.gates, self.leaves = module, layer, gates, leaves
+
+    def scan(self, rows, first, weights):
+        outputs = self.module.scan(rows, SIZES, first if self.leaves > 1 else first[0], weights)
+        return list(outputs[: self.leaves]), list(outputs[self.leaves :])
+
+    def by_cell(self, rows, first, weights):
+        """The same pass, a cell and a step at a time."""
+        last, steps = [list(leaf) for leaf in first], []
+        state = first
+        for part in rows.split(SIZES):
+            before = [leaf[: len(part)] for leaf in state]
+            after = (
+                torch.lstm_cell(part, before, *weights) if self.leaves > 1 else torch.gru_cell(part, *before, *weights)
+            )
+            state = list(after) if self.leaves > 1 else [after]
+            steps.append(state)
+            for kept, leaf in zip(last, state, strict=True):
+                kept[: len(part)] = list(leaf)
+        return [torch.cat(leaves) for leaves in zip(*steps, strict=True)], [torch.stack(leaves) for leaves in last]
+
+    def problem(self, bias=True, seed=0):
+        """Packed rows, first states and weights, in double precision."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape):
+            return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+        wide = self.gates * 4
+        weights = [draw(wide, 3), draw(wide, 4), *([draw(wide), draw(wide)] if bias else [])]
+        return draw(sum(SIZES), 3), [draw(6, 4) for _ in range(self.leaves)], weights
+
+
+GRU, LSTM = Kind(gru, nn.GRU, 3, 1), Kind(lstm, nn.LSTM, 4, 2)
+
+
+@pytest.fixture(params=[GRU, LSTM], ids=["gru", "lstm"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("stretch", [1, 60, 2**18], ids=["a step", "a few steps", "all steps"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("read", ["states", "last", "both"])
+def test_states_and_gradients_are_those_of_the_cell(monkeypatch, kind, stretch, bias, read):
+    monkeypatch.setattr(packed, "STRETCH", stretch)
+    rows, first, weights = kind.problem(bias)
+    found, expected = [], []
+    for results, scan in [(found, kind.scan), (expected, kind.by_cell)]:
+        states, last = scan(rows, first, weights)
+        loss = sum((leaf**2).sum() for leaf in states) * (read != "last")
+        loss = loss + sum((leaf**3).sum() for leaf in last) * (read != "states")
+        results += [*states, *last, *torch.autograd.grad(loss, [rows, *first, *weights])]
+    for ours, torchs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("output", range(4))
+def test_each_output_of_an_lstm_has_a_gradient_of_its_own(output):
+    rows, first, weights = LSTM.problem()
+    found, expected = [], []
+    for results, scan in [(found, LSTM.scan), (expected, LSTM.by_cell)]:
+        states, last = scan(rows, first, weights)
+        results += torch.autograd.grad(([*states, *last][output] ** 2).sum(), [rows, *first, *weights])
+    for ours, torchs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
+
+
+def test_an_output_nobody_reads_costs_no_gradient_of_its_own(kind):
+    rows, first, weights = kind.problem()
+    states, _ = kind.scan(rows, first, weights)
+    of_states = torch.autograd.grad(states[0].sum(), weights)
+    states, last = kind.scan(rows, first, weights)
+    both = torch.autograd.grad(states[0].sum() + 0 * last[0].sum(), weights)
+    assert all(torch.equal(a, b) for a, b in zip(of_states, both, strict=True))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_first_and_second_derivatives_are_right(kind, bias):
+    rows, first, weights = kind.problem(bias)
+
+    def run(*tensors):
+        states, last = kind.scan(tensors[0], tensors[1 : 1 + kind.leaves], tensors[1 + kind.leaves :])
+        return *states, *last
+
+    assert torch.autograd.gradcheck(run, (rows, *first, *weights))
+    assert torch.autograd.gradgradcheck(run, (rows, *first, *weights))
+
+
+def chained(scan, rows, first, weights):
+    """A scan that goes on from the states of another, by the same weights."""
+    return scan(rows, scan(rows * 2, first, weights)[1], weights)[1]
+
+
+def tied(scan, rows, first, weights):
+    """Two layers of the same weights."""
+    states, _ = scan(rows, first, weights)
+    return scan(states[0][:, :3], first, weights)[1]
+
+
+@pytest.mark.parametrize("network", [chained, tied])
+def test_inputs_that_depend_on_the_weights_are_not_counted_twice(kind, network):
+    rows, first, weights = kind.problem()
+    inputs = [rows, *first, *weights]
+    found, expected = [], []
+    for results, scan in [(found, kind.scan), (expected, kind.by_cell)]:
+        loss = sum((leaf**3).sum() for leaf in network(scan, rows, first, weights))
+        once = torch.autograd.grad(loss, inputs, create_graph=True)
+        twice = torch.autograd.grad(sum((gradient**2).sum() for gradient in once), inputs)
+        results += [*once, *twice]
+    for ours, torchs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradgradcheck(lambda *tensors: tuple(network(kind.scan, rows, first, tensors)), weights)
+
+
+@pytest.mark.parametrize("still", ["rows", "first", "weights"])
+def test_what_needs_no_gradient_gets_none_and_changes_nothing_else(kind, still):
+    rows, first, weights = kind.problem()
+    inputs = [rows, *first, *weights]
+    full = torch.autograd.grad(kind.scan(rows, first, weights)[0][0].sum(), inputs)
+    for tensor in {"rows": [rows], "first": first, "weights": weights}[still]:
+        tensor.requires_grad_(False)
+    kind.scan(rows, first, weights)[0][0].sum().backward()
+    for tensor, gradient in zip(inputs, full, strict=True):
+        assert tensor.grad is None if not tensor.requires_grad else torch.equal(tensor.grad, gradient)
+
+
+def test_the_two_biases_have_gradients_that_can_be_changed_apart():
+    recurrence = ao.recurrence(nn.LSTM(3, 4))
+    end, _ = recurrence.scan(torch.randn(2, 5, 3)).last
+    one, other = torch.autograd.grad(end.sum(), [recurrence.module.bias_ih_l0, recurrence.module.bias_hh_l0])
+    before = other.clone()
+    one.zero_()
+    assert torch.equal(other, before)
+    assert before.abs().max() > 0
+
+
+def test_a_recurrence_learns_by_it_and_predicts_by_torch(monkeypatch, kind):
+    calls = []
+    own = kind.module.scan
+    monkeypatch.setattr(kind.module, "scan", lambda *arguments: calls.append(1) or own(*arguments))
+    recurrence = ao.recurrence(kind.layer(3, 4, num_layers=2))
+    elements, lengths = torch.randn(5, 7, 3), torch.tensor([7, 3, 0, 7, 1])
+    learning = recurrence.scan(elements, lengths).states
+    assert len(calls) == 2  # a layer each
+    with torch.no_grad():
+        predicting = recurrence.scan(elements, lengths).states
+    assert len(calls) == 2
+    torch.testing.assert_close(learning, predicting, rtol=1e-6, atol=1e-6)
+
+
+def test_a_projected_lstm_is_left_to_torch(monkeypatch):
+    monkeypatch.setattr(lstm, "scan", None)
+    h, c = ao.recurrence(nn.LSTM(3, 4, proj_size=2)).scan(torch.randn(5, 7, 3)).last
+    assert h.shape == (5, 2)
+    assert c.shape == (5, 4)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_states_of_a_pass_made_for_the_last_alone_can_still_be_had(monkeypatch, layers):
+    recurrence = ao.recurrence(nn.LSTM(3, 4, layers).double())
+    elements, weights = torch.randn(5, 7, 3, dtype=torch.float64), list(recurrence.parameters())
+    found = []
+    for last_alone in (False, True):
+        if last_alone:
+            monkeypatch.setattr(lstm, "scan", None)  # torch's kernel is faster then
+        states = recurrence.scan_unchecked(elements, None, last_alone=last_alone).states
+        found.append([*states, *torch.autograd.grad(sum((leaf**2).sum() for leaf in states), weights)])
+    for ours, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
+
+
+def test_transformed_and_half_precision_passes_are_left_to_torch(kind):
+    recurrence = ao.recurrence(kind.layer(3, 4))
+    elements = torch.randn(2, 5, 3)
+    parameters = dict(recurrence.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(_Last(recurrence), parameters, (elements,)).sum()
+
+    transformed = torch.func.grad(loss)({f"recurrence.{name}": p for name, p in parameters.items()})
+    _Last(recurrence)(elements).sum().backward()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(transformed[f"recurrence.{name}"], parameter.grad)
+    with torch.autograd.forward_ad.dual_level():
+        assert not packed.applies(elements)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert not packed.applies(elements)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([9, 0, 4, 1, 9])])
+def test_under_autocast_products_are_rounded_and_states_are_not(kind, lengths):
+    recurrence, elements = ao.recurrence(kind.layer(3, 16)), torch.randn(5, 9, 3)
+    weights = list(recurrence.parameters())
+
+    def states_and_gradients(dtype):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            scanned = recurrence.scan(elements.to(dtype), lengths)
+        states = torch.cat([leaf.flatten(1) for leaf in tree_leaves(scanned.states)], 1)
+        assert states.dtype == scanned.elements.dtype == torch.float32
+        return [states, *torch.autograd.grad(states.square().sum(), weights)]
+
+    for exact, close in zip(*map(states_and_gradients, (torch.float32, torch.bfloat16)), strict=True):
+        assert 0 < (close - exact).norm() < 0.02 * exact.norm()
+
+
+def test_under_autocast_small_changes_of_a_state_add_up():
+    """One step moves the state by less than bfloat16 can tell from nothing, so that torch's kernel stands still."""
+    recurrence = ao.recurrence(nn.GRU(1, 2))
+    with torch.no_grad():
+        for parameter in recurrence.parameters():
+            parameter.zero_()
+        recurrence.module.bias_ih_l0.copy_(torch.tensor([0.0, 0.0, 7.0, 7.0, 3.0, 3.0]))  # keep .999 of the state
+    elements = torch.ones(1, 1000, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = recurrence.scan(elements).last
+        with torch.no_grad():
+            torchs = recurrence.scan(elements).last
+    exact = recurrence.scan(elements).last
+    torch.testing.assert_close(ours, exact, rtol=0.01, atol=0)
+    assert torchs.max() < 0.8 * exact.max()
+
+
+def test_forward_derivatives_of_a_gru_are_torchs():
+    recurrence, elements = ao.recurrence(nn.GRU(3, 4)), torch.randn(2, 5, 3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(elements, torch.ones_like(elements))
+        assert torch.autograd.forward_ad.unpack_dual(recurrence.scan(dual).last).tangent is not None
+
+
+class _Last(nn.Module):
+    def __init__(self, recurrence):
+        super().__init__()
+        self.recurrence = recurrence
+
+    def forward(self, elements):
+        last = self.recurrence.scan(elements).last
+        return last[0] if isinstance(last, tuple) else last

@@ -1,0 +1,512 @@
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import anyorder as ao
+from anyorder.recurrences.base import NativeRecurrence
+from anyorder.recurrences.trajectory import Layout, tree_leaves, tree_map
+from problems import RECURRENCES, end, make
+
+LENGTHS = torch.tensor([3, 6, 0, 1, 5])
+NAMES = list(RECURRENCES)
+
+
+def ragged_batch(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    elements = torch.randn(5, 6, 2, dtype=dtype)
+    with_nan = elements.clone()
+    for row, length in zip(with_nan, LENGTHS, strict=True):
+        row[length:] = float("nan")
+    return elements, with_nan
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scan_agrees_with_single_steps_whatever_stands_in_the_padding(name: str) -> None:
+    r = make(name)
+    elements, with_nan = ragged_batch()
+    t = r.scan(with_nan, LENGTHS)
+    for b, length in enumerate(LENGTHS.tolist()):
+        for count in range(7):
+            alone = end(r, elements[b, : min(count, length)])
+            for leaf, expected in zip(tree_leaves(t.states), tree_leaves(alone), strict=True):
+                torch.testing.assert_close(leaf[b, count], expected[0], rtol=0, atol=1e-12)
+    for last, states in zip(tree_leaves(t.last), tree_leaves(t.states), strict=True):
+        torch.testing.assert_close(last, states[:, -1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_of_nan_changes_no_gradient(name: str) -> None:
+    def gradients(elements: torch.Tensor) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        r = make(name)
+        elements = elements.clone().requires_grad_()
+        t = r.scan(elements, LENGTHS)
+        total = sum(leaf.square().sum() for leaf in [*tree_leaves(t.last), *tree_leaves(t.states)])
+        total.backward()
+        return [elements.grad, *(p.grad for p in r.parameters())]
+
+    clean, with_nan = ragged_batch()
+    for expected, got in zip(gradients(clean), gradients(with_nan), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    inside = torch.arange(6) < LENGTHS[:, None]
+    assert (gradients(with_nan)[0][~inside] == 0).all()
+
+
+@pytest.mark.parametrize("module", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_dense_scan_is_torchs_own_kernel(module: type[nn.RNNBase], layers: int) -> None:
+    wrapped = module(2, 4, num_layers=layers, batch_first=True)
+    elements = torch.randn(3, 7, 2)
+    output, last = wrapped(elements)
+    t = ao.recurrence(wrapped).scan(elements)
+    h, h_last = t.states, last
+    if module is nn.LSTM:
+        h, h_last = t.states[0], last[0]
+        c = t.last[1] if layers > 1 else t.last[1][:, None]
+        torch.testing.assert_close(c, last[1].transpose(0, 1))
+    top = h[:, 1:, -1] if layers > 1 else h[:, 1:]
+    torch.testing.assert_close(top, output)
+    mine = t.last[0] if module is nn.LSTM else t.last
+    torch.testing.assert_close(mine if layers > 1 else mine[:, None], h_last.transpose(0, 1))
+
+
+@pytest.mark.parametrize("name", ["gru", "gru-3-layers", "lstm-2-layers", "rnn"])
+def test_the_packed_kernel_and_the_segments_agree(name: str) -> None:
+    """CUDA takes the packed kernel; both run on a CPU, and must give the same."""
+    r = make(name)
+    elements, _ = ragged_batch()
+    layout = Layout(elements, LENGTHS)
+    rows = layout.pack(elements)
+    start = layout.sort(r._of_layer(r.start(5), 0))
+    ways = [run(rows, layout, tree_leaves(start), r._weights(0)) for run in (r._run_packed, r._run_segments)]
+    for one, other in zip(*ways, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batch_mates_change_nothing(name: str) -> None:
+    r = make(name, torch.float32)
+    elements, _ = ragged_batch(torch.float32)
+    together = r.scan(elements, LENGTHS).last
+    for b in range(5):
+        alone = r.scan(elements[b : b + 1], LENGTHS[b : b + 1]).last
+        for one, other in zip(tree_leaves(alone), tree_leaves(together), strict=True):
+            torch.testing.assert_close(one[0], other[b], rtol=0, atol=1e-6)
+
+
+def test_a_zero_length_ends_where_it_starts() -> None:
+    r = make("learned-start")
+    t = r.scan(torch.full((2, 3, 2), float("nan"), dtype=torch.float64), torch.tensor([0, 0]))
+    torch.testing.assert_close(t.last, r.start(2))
+    assert r.scan(torch.zeros(2, 0, 2, dtype=torch.float64)).states.shape == (2, 1, 4)
+
+
+def test_at_takes_one_or_several_counts_a_sample() -> None:
+    r = make("lstm-2-layers")
+    elements, _ = ragged_batch()
+    t = r.scan(elements, LENGTHS)
+    index = torch.tensor([[0, 3, 1], [6, 2, 0], [0, 0, 0], [1, 0, 1], [5, 4, 6]])
+    for got, states in zip(tree_leaves(t.at(index)), tree_leaves(t.states), strict=True):
+        assert got.shape == (5, 3, 2, 4)
+        torch.testing.assert_close(got, states[torch.arange(5)[:, None], index])
+    for got, last in zip(tree_leaves(t.at(LENGTHS)), tree_leaves(t.last), strict=True):
+        torch.testing.assert_close(got, last)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_at_takes_whole_numbers_of_any_width(dtype: torch.dtype) -> None:
+    t = ao.known.sum().scan(torch.ones(200, 3, 1))
+    assert (t.at(torch.full((200,), 2, dtype=dtype)) == 2).all()
+
+
+def test_scanning_in_two_parts_is_scanning_once() -> None:
+    r = make("lstm-2-layers")
+    elements = torch.randn(3, 9, 2, dtype=torch.float64)
+    halfway = r.scan(elements[:, :4]).last
+    for one, other in zip(
+        tree_leaves(r.scan(elements[:, 4:], state=halfway).last), tree_leaves(r.scan(elements).last), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_dropout_acts_between_layers_in_train_mode_and_never_in_step() -> None:
+    r = ao.recurrence(nn.GRU(2, 8, num_layers=2, dropout=0.5))
+    elements = torch.randn(4, 6, 2)
+    r.train()
+    assert not r.scan(elements).repeatable
+    assert not torch.equal(r.scan(elements).last, r.scan(elements).last)
+    state = r.start(4)
+    assert torch.equal(r.step(elements[:, 0], state), r.step(elements[:, 0], state))
+    r.eval()
+    assert r.scan(elements).repeatable
+    assert torch.equal(r.scan(elements).last, r.scan(elements).last)
+    plain = r.scan(elements).last
+    masked = r.train().scan(elements).last
+    assert torch.equal(masked[:, 0], plain[:, 0])  # nothing is dropped before the first layer
+    assert not torch.equal(masked[:, 1], plain[:, 1])
+
+
+class DroppingCell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.drop = nn.GRUCell(2, 4), nn.Dropout(0.5)
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.cell(element, state))
+
+
+def test_an_own_modules_dropout_acts_in_scan_and_not_in_step() -> None:
+    r = ao.recurrence(DroppingCell(), start=torch.zeros(1, 4))
+    elements = torch.randn(4, 6, 2)
+    assert not r.scan(elements).repeatable
+    assert torch.equal(r.step(elements[:, 0], r.start(4)), r.step(elements[:, 0], r.start(4)))
+    assert r._step.drop.training
+
+
+class FunctionalDropout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return state + nn.functional.dropout(self.weight * element, 0.5, self.training)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: m.forward, lambda m: partial(m), lambda m: partial(m.forward)])
+def test_functional_dropout_of_an_own_module_acts_in_scan_and_not_in_step(wrap) -> None:
+    module, elements = FunctionalDropout(), torch.randint(1, 9, (8, 6, 1)).float()
+    r = ao.recurrence(wrap(module), start=torch.zeros(1, 1))
+    assert len(list(r.parameters())) == 1
+    assert not r.scan(elements).repeatable
+    assert torch.equal(r.step(elements[:, 0], r.start(8)), elements[:, 0])
+    assert module.training
+    for penalty in (ao.SIRE(), ao.SIRE(prefixes="given"), ao.SIRE(prefixes="given", window=1), ao.SubsetPenalty()):
+        assert penalty(r, elements).item() == 0.0
+        assert penalty(r.scan(elements)).item() == 0.0
+    assert r.eval().scan(elements).repeatable
+    assert ao.recurrence(NormedCell(2, 4)).scan(torch.randn(3, 5, 2)).repeatable
+
+
+def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
+    gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5), torch.randn(4, 6, 2)
+    r = ao.recurrence(gru)
+    gru.eval()
+    assert r.scan(elements).repeatable
+    assert torch.equal(r.scan(elements).last, r.scan(elements).last)
+    gru.train()
+    assert not r.scan(elements).repeatable
+
+
+def test_it_owns_what_it_wraps() -> None:
+    r = ao.recurrence(nn.GRUCell(2, 4), start=nn.Parameter(torch.zeros(1, 4)))
+    assert sum(p.numel() for p in r.parameters()) == 4 + sum(p.numel() for p in nn.GRUCell(2, 4).parameters())
+    other = copy.deepcopy(r)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(1)
+    other.load_state_dict(r.state_dict())
+    elements = torch.randn(2, 3, 2)
+    assert torch.equal(other.scan(elements).last, r.scan(elements).last)
+    assert r.double().start(3).dtype == torch.float64
+    method = ao.recurrence(nn.GRUCell(2, 4).forward, start=torch.zeros(1, 4))
+    assert len(list(method.parameters())) == 4
+
+
+class NormedCell(nn.GRUCell):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.norm = nn.LayerNorm(sizes[1])
+
+    def forward(self, element: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        return self.norm(super().forward(element, state))
+
+
+def counted(cell: nn.Module) -> nn.Module:
+    cell.register_forward_hook(lambda module, inputs, output: tree_map(lambda leaf: leaf + 1, output))
+    return cell
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        NormedCell(2, 4),
+        counted(nn.GRUCell(2, 4)),
+        counted(nn.LSTMCell(2, 4)),
+        nn.utils.spectral_norm(nn.GRUCell(2, 4), "weight_hh").eval(),
+        nn.utils.parametrizations.weight_norm(nn.GRUCell(2, 4), "weight_hh"),
+    ],
+)
+def test_a_cells_own_forward_and_hooks_are_run(cell: nn.RNNCellBase) -> None:
+    r, elements = ao.recurrence(cell), torch.randn(3, 5, 2)
+    state = r.start(3)
+    assert all((leaf == 0).all() for leaf in tree_leaves(state))
+    for _ in range(2):  # the second time, after the weights have moved
+        state = r.start(3)
+        for element in elements.unbind(1):
+            state = cell(element, state)
+        for one, other in zip(tree_leaves(r.scan(elements).last), tree_leaves(state), strict=True):
+            torch.testing.assert_close(one, other)
+        with torch.no_grad():
+            for p in r.parameters():
+                p.mul_(3)
+
+
+def test_a_parametrised_module_runs_on_the_native_kernel() -> None:
+    gru = nn.utils.parametrizations.weight_norm(nn.GRU(2, 4, batch_first=True), "weight_hh_l0")
+    r, elements = ao.recurrence(gru), torch.randn(3, 5, 2)
+    assert isinstance(r, NativeRecurrence)
+    with torch.no_grad():
+        gru.parametrizations.weight_hh_l0.original0.mul_(5)
+    torch.testing.assert_close(r.scan(elements).last, gru(elements)[1][0])
+
+
+class Shifted(nn.GRU):
+    def forward(self, *inputs):
+        return tree_map(lambda leaf: leaf + 1, super().forward(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [(Shifted(2, 4), "Shifted has a forward of its own"), (counted(nn.GRU(2, 4)), "GRU has hooks")],
+)
+def test_a_sequence_modules_own_forward_and_hooks_are_refused(module: nn.GRU, match: str) -> None:
+    with pytest.raises(ao.checks.InputError, match=match):
+        ao.recurrence(module)
+
+
+def test_a_start_that_is_called_is_given_the_batch_size() -> None:
+    r = ao.recurrence(lambda element, state: state + element, start=lambda batch: torch.full((batch, 1), 2.0))
+    assert r.scan(torch.ones(3, 4, 1)).last.tolist() == [[6.0]] * 3
+
+
+class Starter(nn.Module):
+    """A learned start, called as a module or through its method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(1, 4))
+        self.inner = ao.recurrence(nn.GRUCell(2, 4), start=self.begin)
+
+    def begin(self, batch: int) -> torch.Tensor:
+        return self.first.expand(batch, -1)
+
+    forward = begin
+
+
+def test_a_start_that_is_a_module_is_owned_and_a_modules_method_makes_no_circle() -> None:
+    starter = Starter()
+    owning = ao.recurrence(lambda element, state: state + element.sum(), start=starter)
+    assert any(p is starter.first for p in owning.parameters())
+    assert set(starter.eval().double().state_dict()) == {"first", *(f"inner.{k}" for k in starter.inner.state_dict())}
+    assert starter.inner.scan(torch.ones(3, 4, 2).double()).last.shape == (3, 4)
+
+
+def test_states_are_joined_only_when_asked_for() -> None:
+    t = make("own-dict").scan(torch.randn(3, 5, 2, dtype=torch.float64))
+    kept = t._select.__self__
+    assert "_rows" not in vars(kept)
+    t.at(torch.tensor([1, 2, 3]))
+    assert "_rows" in vars(kept)
+
+
+@pytest.mark.parametrize("look", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["lstm-2-layers", "gru", "own-cell"])
+def test_a_look_without_gradients_costs_no_later_gradient(name: str, look) -> None:
+    torch.manual_seed(0)
+    r = ao.recurrence(DroppingCell().eval(), start=torch.zeros(1, 4)).double() if name == "own-cell" else make(name)
+    elements, _ = ragged_batch()
+
+    def gradients(looked: bool) -> list[torch.Tensor]:
+        r.zero_grad()
+        t = r.scan(elements, LENGTHS)
+        if looked:
+            with look():
+                assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
+        sum(leaf.square().sum() for leaf in tree_leaves(t.states)).backward()
+        return [p.grad.clone() for p in r.parameters()]
+
+    for plain, after in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(plain, after)
+    with torch.no_grad():
+        t = r.scan(elements, LENGTHS)
+    assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gru", "lstm-2-layers", "relu-rnn-batch-first"])
+def test_dtypes(name: str, dtype: torch.dtype) -> None:
+    r = make(name, dtype)
+    elements, _ = ragged_batch(dtype)
+    for leaf in tree_leaves(r.scan(elements, LENGTHS).last):
+        assert leaf.dtype == dtype
+        assert torch.isfinite(leaf).all()
+
+
+def test_gradients_of_scan_pass_gradcheck() -> None:
+    r = make("lstm-2-layers")
+    elements, _ = ragged_batch()
+
+    def ends(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        t = r.scan(x, LENGTHS)
+        return tuple(tree_leaves(t.last) + tree_leaves(t.at(torch.tensor([1, 4, 0, 1, 2]))))
+
+    assert torch.autograd.gradcheck(ends, (elements.requires_grad_(),))
+
+
+def test_integer_elements_reach_an_own_step() -> None:
+    table = nn.Embedding(10, 3)
+    r = ao.recurrence(lambda element, state: state + table(element[:, 0]), start=torch.zeros(1, 3))
+    t = r.scan(torch.tensor([[[1], [4]]]))
+    torch.testing.assert_close(t.last[0], table.weight[1] + table.weight[4])
+
+
+def test_tree_map_keeps_named_tuples_lists_and_dicts() -> None:
+    from collections import namedtuple
+
+    Pair = namedtuple("Pair", "left right")
+    state = {"a": Pair(torch.ones(1), [torch.zeros(1)])}
+    doubled = tree_map(lambda x: 2 * x, state)
+    assert isinstance(doubled["a"], Pair)
+    assert doubled["a"].left.item() == 2.0
+    assert isinstance(doubled["a"].right, list)
+
+
+GRU = nn.GRU(2, 4)
+OWN = ao.recurrence(lambda element, state: {"h": state["h"] + element}, start={"h": torch.zeros(1, 2)})
+X = torch.zeros(3, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda r: r.scan(torch.zeros(3, 5)), ValueError, r"three axes \[B, T, D\]; got shape \[3, 5\]"),
+        (lambda r: r.scan([[1.0]]), TypeError, r"must be a tensor \[B, T, D\]; got list .*anyorder.pad"),
+        (lambda r: r.scan(torch.zeros(0, 5, 2)), ValueError, "at least one sample; got an empty batch"),
+        (lambda r: r.scan(torch.zeros(3, 5, 0)), ValueError, "at least one feature"),
+        (lambda r: r.scan(torch.zeros(3, 5, 7)), ValueError, "must have 2 features, the module's input_size; got 7"),
+        (lambda r: r.scan(X.double()), TypeError, "elements are torch.float64, the recurrence's weights torch.float32"),
+        (lambda r: r.scan(X, torch.tensor([1, -2, 3])), ValueError, "must not be negative; got -2 for sample 1"),
+        (lambda r: r.scan(X, torch.tensor([1, 2, 6])), ValueError, "at most T = 5; got 6 for sample 2"),
+        (lambda r: r.scan(X, torch.tensor([1.0, 2, 3])), TypeError, "whole numbers .* got dtype torch.float32"),
+        (lambda r: r.scan(X, torch.tensor([1, 2])), ValueError, r"shape \[3\], one number a sample; got shape \[2\]"),
+        (lambda r: r.scan(X, state=torch.zeros(2, 4)), ValueError, "state must be a state of batch 3"),
+        (lambda r: r.scan(X).at(torch.zeros(3)), TypeError, "index must be whole numbers"),
+        (lambda r: r.scan(X).at(torch.tensor([0, 6, 0])), ValueError, "from 0 to T = 5; got 6"),
+        (lambda r: r.scan(X).at(torch.tensor([0, 1])), ValueError, r"index must have shape \[3\] or \[3, P\]"),
+        (lambda r: r.start(0), ValueError, "batch_size must be at least 1"),
+        (lambda r: ao.recurrence(nn.GRU(2, 4, bidirectional=True)), ValueError, "bidirectional module has no state"),
+        (lambda r: ao.recurrence(lambda e, s: s), ValueError, "an own step needs start="),
+        (lambda r: ao.recurrence("gru"), TypeError, "recurrence takes an nn.RNN, nn.GRU"),
+        (lambda r: ao.recurrence(nn.GRU), TypeError, "recurrence takes an nn.RNN, nn.GRU"),
+        (lambda r: ao.recurrence(r, start=torch.zeros(1, 4)), ValueError, "has its start state already"),
+        (lambda r: ao.recurrence(GRU, start=torch.zeros(2, 4)), ValueError, "state of batch 1"),
+        (lambda r: ao.recurrence(GRU, start=(1.0,)), TypeError, "start must hold tensors only; got float"),
+        (
+            lambda r: ao.recurrence(GRU, start=torch.zeros(1, 5)),
+            ValueError,
+            r"start must be .* got \[1, 5\]",
+        ),
+        (lambda r: ao.recurrence(GRU, start=torch.zeros(1, 1, 4)), ValueError, r"\[1, 4\]; got \[1, 1, 4\]"),
+        (
+            lambda r: ao.recurrence(GRU, start=lambda n: torch.zeros(n, 5)).scan(X),
+            ValueError,
+            r"start\(batch\) must",
+        ),
+        (lambda r: ao.recurrence(nn.LSTM(2, 4), start=torch.zeros(1, 4)), ValueError, r"tuple\(\[1, 4\], \[1, 4\]\)"),
+        (
+            lambda r: r.scan(X, state=(X[:, 0], X[:, 0])),
+            ValueError,
+            r"state must be .* \[3, 4\]; got tuple",
+        ),
+        (lambda r: OWN.scan(X, state=torch.zeros(3, 2)), ValueError, r"recurrence, \{'h': \[3, 2\]\}; got \[3, 2\]"),
+    ],
+)
+def test_bad_input_gets_one_clear_error(call, error, match) -> None:
+    with pytest.raises(error, match=match):
+        call(ao.recurrence(GRU))
+
+
+@pytest.mark.parametrize(
+    ("step", "match"),
+    [
+        (lambda e, s: (s, s), r"it was given \[3, 4\] and returned tuple\(\[3, 4\], \[3, 4\]\)"),
+        (lambda e, s: s[:1], r"it was given \[3, 4\] and returned \[1, 4\]"),
+        (lambda e, s: {"h": s}, r"returned \{'h': \[3, 4\]\}"),
+        (lambda e, s: None, "returned NoneType"),
+    ],
+)
+def test_a_step_that_changes_the_states_form_is_refused(step, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        ao.recurrence(step, start=torch.zeros(1, 4)).scan(X)
+
+
+def test_a_step_may_change_the_dict_it_is_given_but_writes_into_no_tensor() -> None:
+    def in_place(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        state["total"] = state["total"] * 0.5 + element
+        return state
+
+    def pure(element: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"total": state["total"] * 0.5 + element}
+
+    elements = torch.randn(2, 4, 1)
+    one, other = (
+        ao.recurrence(step, start={"total": torch.zeros(1, 1)}).scan(elements, torch.tensor([4, 2])).states["total"]
+        for step in (in_place, pure)
+    )
+    assert torch.equal(one, other)
+    for step in (lambda e, s: s.add_(e), lambda e, s: s + e.mul_(2), lambda e, s: s.zero_() + e):
+        r = ao.recurrence(step, start=lambda batch: torch.zeros(batch, 1))
+        with pytest.raises(ValueError, match="step must not write into its element or state"):
+            r.scan(elements.clone())
+    with torch.inference_mode():
+        last = ao.recurrence(pure, start={"total": torch.zeros(1, 1)}).scan(elements).last["total"]
+    assert torch.equal(last[0], other[0, -1])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_refused_inside_the_lengths_only(bad: float) -> None:
+    r = ao.recurrence(GRU)
+    elements = X.clone()
+    elements[1, 3, 0] = bad
+    with pytest.raises(ValueError, match="sample 1 holds NaN or an infinite value at position 3"):
+        r.scan(elements)
+    r.scan(elements, torch.tensor([5, 3, 5]))
+    with ao.checks.finite_checks(False):
+        r.scan(elements)
+    huge = torch.full((2, 3, 2), 3e38)  # finite, though their sum overflows
+    r.scan(huge)
+
+
+def test_a_dict_state_keeps_the_order_of_the_start_state() -> None:
+    r = make("own-dict-turned")
+    elements, _ = ragged_batch()
+    t = r.scan(elements, LENGTHS)
+    for state in (t.last, t.states, t.at(LENGTHS), r.step(elements[:, 0], r.start(5))):
+        assert list(state) == ["mix", "total"]
+    other = {"total": t.last["total"], "mix": t.last["mix"]}  # a caller's own order
+    assert list(r.scan(elements, state=other).last) == ["mix", "total"]
+    model = ao.RecurrentSetModel(2, 1, cell=r).double()
+    beside, alone = model(elements, LENGTHS)[2], model(elements[2:3], LENGTHS[2:3])[0]
+    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-12)  # an empty set, which no step has touched
+
+
+@pytest.mark.parametrize("module", [nn.GRU(2, 3), nn.LSTMCell(2, 3)])
+def test_a_state_of_another_dtype_is_refused(module: nn.Module) -> None:
+    wrong = tree_map(torch.Tensor.double, ao.recurrence(module).start(1))
+    with pytest.raises(
+        ao.checks.InputTypeError, match=r"state is torch.float64, the recurrence's weights torch.float32; conv"
+    ):
+        ao.recurrence(module).scan(torch.rand(1, 3, 2), state=wrong)
+    with pytest.raises(ao.checks.InputTypeError, match=r"start is torch.float64"):
+        ao.recurrence(module, start=wrong)
+    with pytest.raises(ao.checks.InputTypeError, match=r"start\(batch\) is torch.int64"):
+        ao.recurrence(nn.GRU(2, 3), start=lambda batch: torch.zeros(batch, 3, dtype=torch.int64)).start(2)
+
+
+def test_a_start_without_tensors_and_lengths_that_are_none_are_refused() -> None:
+    with pytest.raises(ao.checks.InputError, match=r"start must hold at least one tensor; got \{\}"):
+        ao.recurrence(lambda element, state: state, start={})
+    with pytest.raises(ao.checks.InputTypeError, match=r"lengths must be whole numbers, one a sample; got \(1, None\)"):
+        make("gru").scan(torch.rand(2, 3, 2, dtype=torch.float64), lengths=(1, None))

@@ -1,0 +1,1393 @@
+"""The training loop: what it minimises, what it leaves alone, and that a killed run ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import anyorder as ao
+from anyorder.data.orderings import reorder
+from anyorder.data.sets import SetData
+from anyorder.deploy.save import load_tensors, save_tensors
+from anyorder.training import checkpoint as checkpoints
+from anyorder.training import gap_meter, processor
+from anyorder.training import loop as training
+from anyorder.training.batches import Deck, pieces
+from anyorder.training.loop import LOSSES, OPTIMIZERS, Objective, TrainConfig, train
+from anyorder.training.predict import orderings_of, predict
+
+SIRE = ao.SIRE()
+
+
+def sums(samples: int = 48, length: int = 5, seed: int = 0) -> SetData:
+    x = torch.rand(samples, length, 1, generator=torch.Generator().manual_seed(seed))
+    return SetData.of(x, x.sum((1, 2)))
+
+
+def ragged(samples: int = 40, seed: int = 0) -> SetData:
+    g = torch.Generator().manual_seed(seed)
+    sets = [torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 9, (samples,), generator=g)]
+    return SetData.of(sets, torch.stack([s.sum() for s in sets]))
+
+
+def model(seed: int = 0, **options) -> ao.RecurrentSetModel:
+    torch.manual_seed(seed)
+    return ao.RecurrentSetModel(1, 1, **{"hidden": 6, **options})
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, penalty_weight=0.0, **options):
+    subject = start or model()
+    extra = {
+        k: options.pop(k)
+        for k in ("validation", "unlabelled", "metric", "augment", "workdir", "log", "loss")
+        if k in options
+    }
+    config = TrainConfig(**{"epochs": 3, "batch_size": 16, **options})
+    loss = extra.pop("loss", "mse")
+    result = train(
+        subject, loss, data, config=config, penalty=penalty, penalty_weight=penalty_weight, progress=False, **extra
+    )
+    return subject, result
+
+
+# What it minimises ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_named_optimiser_takes_the_steps_of_torchs_own(name, dtype):
+    """Whichever of torch's implementations of a step is used, the weights it leads to are the same."""
+    start = torch.linspace(-1, 1, 20, dtype=dtype).reshape(4, 5)
+    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    config = TrainConfig(optimizer=name, learning_rate=0.05, weight_decay=0.1)
+    reference = OPTIMIZERS[name]([torchs], lr=0.05, weight_decay=0.1, foreach=False)
+    for parameter, optimizer in ((ours, config.make_optimizer([ours])), (torchs, reference)):
+        for _ in range(5):
+            optimizer.zero_grad()
+            (parameter - 0.3).pow(4).sum().backward()
+            optimizer.step()
+    assert not torch.allclose(ours, start)
+    torch.testing.assert_close(ours, torchs)
+
+
+SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
+
+
+def step_taken(data: SetData, **options) -> Tensor:
+    """The gradient behind one step of plain gradient descent."""
+    return (flat(model()) - flat(trained(data, **SGD, **options)[0])) / 0.1
+
+
+def test_one_step_is_the_step_one_would_write_by_hand():
+    data, by_hand = sums(16), model()
+    F.mse_loss(by_hand(data.elements.view(16, 5, 1))[:, 0], data.targets).backward()
+    task = torch.cat([p.grad.flatten() for p in by_hand.parameters()])
+    torch.testing.assert_close(step_taken(data), task, atol=1e-5, rtol=1e-4)
+    once = step_taken(data, penalty=SIRE, penalty_weight=3.0) - task
+    twice = step_taken(data, penalty=SIRE, penalty_weight=6.0) - task
+    assert once.norm() > 1e-3
+    torch.testing.assert_close(twice, 2 * once, atol=2e-5, rtol=1e-3)
+
+
+def test_weight_zero_is_the_run_without_penalty_even_with_dropout_and_shuffling():
+    data = ragged()
+    options = {"order": "shuffle", "start": model(dropout=0.5)}
+    zero, _ = trained(data, penalty=SIRE, penalty_weight=0.0, **options)
+    none, _ = trained(data, order="shuffle", start=model(dropout=0.5))
+    assert torch.equal(flat(zero), flat(none))
+    some, _ = trained(data, order="shuffle", start=model(dropout=0.5), penalty=SIRE, penalty_weight=1.0)
+    assert not torch.equal(flat(some), flat(none))
+
+
+def test_the_penalty_brings_the_gap_down():
+    plain = trained(sums(), epochs=40, learning_rate=0.03)[1]
+    penalised = trained(sums(), epochs=40, learning_rate=0.03, penalty=SIRE, penalty_weight=10.0)[1]
+    assert penalised.history[-1]["gap"] < 0.2 * plain.history[-1]["gap"]
+    assert penalised.history[-1]["loss"] < 0.5 * penalised.history[0]["loss"]
+
+
+def test_objective_is_output_and_penalty_of_the_same_batch():
+    subject, elements = model(), torch.rand(8, 5, 1)
+    draw = torch.Generator
+    output, penalty = Objective(subject, SIRE)(elements, None, draw().manual_seed(1))
+    assert torch.equal(output, subject(elements))
+    assert torch.equal(penalty, SIRE(subject, elements, generator=draw().manual_seed(1)))
+    other = torch.rand(4, 7, 1)
+    _, elsewhere = Objective(subject, SIRE)(elements, None, draw().manual_seed(1), (other, None))
+    assert torch.equal(elsewhere, SIRE(subject, other, generator=draw().manual_seed(1)))
+    assert Objective(subject)(elements)[1] == 0
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "rnn"])
+@pytest.mark.parametrize("penalty", [SIRE, ao.SIRE(prefixes="given", window=1), ao.SIRE(prefixes="given")])
+def test_under_autocast_the_penalty_is_in_full_precision(cell, penalty):
+    """Of a recurrence that nearly commutes: in bfloat16 its two branches would differ by rounding alone."""
+    subject, elements = ao.RecurrentSetModel(1, 1, hidden=8, cell=cell), torch.rand(8, 5, 1)
+    with torch.no_grad():
+        for name, parameter in subject.recurrence.module.named_parameters():
+            parameter.mul_(1.0 if "bias" in name else 0.005)
+    draw = torch.Generator
+    with torch.autocast("cpu", torch.bfloat16):
+        output, value = Objective(subject, penalty)(elements, None, draw().manual_seed(1))
+    assert output.dtype == torch.bfloat16
+    exact = penalty(subject, elements, generator=draw().manual_seed(1))
+    assert 0 < exact < 1e-6
+    torch.testing.assert_close(value, exact, rtol=0.05, atol=0)
+
+
+def test_under_autocast_the_states_of_the_pass_serve_the_penalty(monkeypatch):
+    subject, scans = model(), []
+    scan = type(subject.recurrence).scan_unchecked
+    monkeypatch.setattr(type(subject.recurrence), "scan_unchecked", lambda *a, **b: scans.append(1) or scan(*a, **b))
+    with torch.autocast("cpu", torch.bfloat16):
+        Objective(subject, ao.SIRE(prefixes="given"))(torch.rand(8, 5, 1))
+    assert len(scans) == 1
+
+
+def test_a_model_in_half_precision_shares_its_pass_with_the_penalty(monkeypatch):
+    subject = model().to(torch.bfloat16)
+    monkeypatch.setattr(type(subject), "encode", None)  # what a pass of the penalty's own would need
+    output, penalty = Objective(subject, ao.SIRE(prefixes="given"))(torch.rand(8, 5, 1).to(torch.bfloat16))
+    assert output.dtype == torch.bfloat16
+    assert penalty.isfinite()
+
+
+def test_validation_is_in_full_precision():
+    def metric(outputs: Tensor, _: Tensor) -> float:
+        return float(outputs.sum())
+
+    held = sums(16)
+    subject, result = trained(sums(16), epochs=1, mixed_precision="bf16", validation=held, metric=metric)
+    expected = metric(subject(*held.batch(torch.arange(16))), torch.empty(0))
+    assert result.best_validation == pytest.approx(expected, rel=1e-5)
+
+
+def test_mixed_precision_trains():
+    subject, result = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0, mixed_precision="bf16")
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    assert all(p.dtype == torch.float32 for p in subject.parameters())
+    full, _ = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0)
+    assert not torch.equal(flat(full), flat(subject))
+
+
+def test_the_precision_is_what_the_launcher_says_unless_it_is_given(monkeypatch):
+    seen: list[torch.dtype] = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(output.dtype)
+        return (output.float() - target).square().mean()
+
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trained(sums(16), loss=loss, epochs=1)
+    trained(sums(16), loss=loss, epochs=1, mixed_precision="no")
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+def test_unlabelled_samples_lower_the_penalty_where_there_are_no_labels():
+    labelled, far = sums(16), SetData.of(-3 * torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(5)))
+    options = {"penalty": SIRE, "penalty_weight": 10.0, "epochs": 60, "learning_rate": 0.02}
+    without, _ = trained(labelled, **options)
+    with_them, _ = trained(labelled, unlabelled=far, **options)
+    batch = far.batch(torch.arange(64))
+    gaps = [SIRE(m, *batch, generator=torch.Generator().manual_seed(0)).item() for m in (without, with_them)]
+    assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_weights_of_samples_count_as_repetitions_do():
+    data = sums(8)
+    weights = torch.tensor([3.0, 1, 1, 1, 1, 1, 1, 1])
+    weighted, _ = trained(SetData(data.elements, data.offsets, data.targets, weights), **SGD)
+    repeated, _ = trained(data.select([0, 0, 0, 1, 2, 3, 4, 5, 6, 7]), **SGD)
+    torch.testing.assert_close(flat(weighted), flat(repeated), atol=1e-6, rtol=1e-5)
+
+
+def test_shuffling_reads_every_sample_in_fresh_orders():
+    seen: list[Tensor] = []
+
+    class Watch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+            if self.training:
+                seen.append(elements[:, :, 0])
+            return self.scale * elements.sum((1, 2))[:, None]
+
+    data = SetData.of(torch.arange(24.0).reshape(4, 6), torch.ones(4))
+    trained(data, start=Watch(), order="shuffle", epochs=5, batch_size=4)
+    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])  # [epochs, samples, elements]
+    assert torch.equal(first.sort(2).values, data.elements.view(1, 4, 6).expand(5, 4, 6))
+    assert len({tuple(orders) for orders in first.reshape(20, 6).sub(first.min(2).values.reshape(20, 1)).tolist()}) > 15
+    seen.clear()
+    trained(data, start=Watch(), order="shuffle", shuffle_within=3, epochs=5, batch_size=4)
+    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])
+    halves = first.reshape(5, 4, 2, 3)  # elements 0 to 2 of a sample stay in its first half
+    assert torch.equal(halves.sort(3).values, data.elements.view(1, 4, 2, 3).expand(5, 4, 2, 3))
+    assert len({tuple(order) for order in halves.reshape(40, 3).sub(halves.min(3).values.reshape(40, 1)).tolist()}) == 6
+    seen.clear()
+    trained(data, start=Watch(), epochs=1, batch_size=4)
+    assert torch.equal(seen[0][seen[0][:, 0].argsort()], data.elements.view(4, 6))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Every set times a random factor."""
+
+    most: float = 2.0
+
+    def __call__(self, elements, lengths, generator, share):
+        return elements * (1 + (self.most - 1) * torch.rand(len(elements), 1, 1, generator=generator)), lengths
+
+
+def test_augment_makes_the_batch_that_is_learnt_from():
+    data = sums(16)
+
+    def tripled(elements, lengths, generator, share):
+        return 3 * elements[:, :4], lengths
+
+    by_hand = SetData.of(3 * data.elements.view(16, 5, 1)[:, :4], data.targets)
+    torch.testing.assert_close(step_taken(data, augment=tripled), step_taken(by_hand))
+    penalised = {"penalty": SIRE, "penalty_weight": 5.0}
+    torch.testing.assert_close(step_taken(data, augment=tripled, **penalised), step_taken(by_hand, **penalised))
+
+
+def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_gap():
+    shapes, shares = [], []
+
+    def noted(elements, lengths, generator, share):
+        assert generator is not torch.default_generator  # that is for dropout
+        shapes.append(elements.shape[1])
+        shares.append(share)
+        return elements, lengths
+
+    labelled, rest, held = sums(16, length=3), sums(16, length=4), sums(16, length=5)
+    options = {"penalty": SIRE, "penalty_weight": 1.0, "unlabelled": rest, "validation": held, "gap_every": 1}
+    trained(labelled, augment=noted, epochs=4, batch_size=16, **options)
+    assert shapes[::2] == [3] * 4
+    assert {*shapes[1::2]} <= {3, 4}
+    assert 4 in shapes
+    assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+
+
+def test_what_augment_draws_is_decided_by_the_seed():
+    one, same, other = (flat(trained(sums(), augment=Scaled(), seed=seed)[0]) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, flat(trained(sums(), seed=1)[0]))
+
+
+def test_augment_must_keep_the_samples():
+    with pytest.raises(ao.checks.InputError, match="augment must keep the 16 samples of a batch; it made 15"):
+        trained(sums(), augment=lambda elements, *_: (elements[1:], None))
+    with pytest.raises(TypeError, match="augment must be a callable of elements, lengths, generator and share; got 3"):
+        trained(sums(), augment=3)
+
+
+def test_outputs_of_one_column_are_never_broadcast_against_targets():
+    shapes = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        shapes.append((output.shape, target.shape))
+        return F.mse_loss(output, target)
+
+    trained(sums(20), loss=loss, epochs=1, batch_size=20)
+    assert shapes == [((20,), (20,))]
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_every_named_loss_trains(name):
+    data = sums(32)
+    if name == "cross-entropy":
+        data = SetData(data.elements, data.offsets, (data.targets > data.targets.median()).long())
+        torch.manual_seed(0)
+        start = ao.RecurrentSetModel(1, 2, hidden=6)
+    else:
+        start = model()
+    _, result = trained(data, start=start, loss=name, epochs=20, learning_rate=0.02)
+    assert result.history[-1]["loss"] < 0.9 * result.history[0]["loss"]
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("schedule", ["one-cycle", "plateau", "constant"])
+def test_every_optimiser_goes_with_every_schedule(name, schedule):
+    _, result = trained(sums(), optimizer=name, schedule=schedule, epochs=8)
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_the_gradient_is_no_longer_than_clip():
+    data = sums(16)
+    free = step_taken(data)
+    short = (flat(model()) - flat(trained(data, **{**SGD, "clip": 0.01})[0])) / 0.1
+    assert free.norm() > 0.1
+    torch.testing.assert_close(short, free * (0.01 / free.norm()), atol=1e-5, rtol=1e-3)
+
+
+def test_weight_decay_is_the_optimisers_own():
+    data, by_hand = sums(16), model()
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)
+    F.mse_loss(by_hand(data.elements.view(16, 5, 1))[:, 0], data.targets).backward()
+    optimizer.step()
+    options = {**SGD, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.5}
+    torch.testing.assert_close(flat(trained(data, **options)[0]), flat(by_hand), atol=1e-6, rtol=1e-5)
+
+
+def test_the_loss_said_is_the_mean_over_samples_also_where_the_last_batch_is_short():
+    data = sums(20)
+    _, result = trained(data, epochs=1, learning_rate=1e-12)
+    expected = F.mse_loss(predict(model(), data)[:, 0], data.targets).item()
+    assert result.history[0]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_data_of_another_precision_is_read_in_the_models_own():
+    data = sums()
+    double = SetData(data.elements.double(), data.offsets, data.targets.double())
+    subject, _ = trained(double, validation=double)
+    assert flat(subject).dtype == torch.float32
+    assert torch.equal(flat(subject), flat(trained(data, validation=data)[0]))
+
+
+def test_the_penalty_is_taken_on_labelled_and_unlabelled_samples_together():
+    seen: set[float] = set()
+
+    def penalty(subject: nn.Module, elements: Tensor, lengths: Tensor | None, *, generator: torch.Generator) -> Tensor:
+        seen.update(elements[:, 0, 0].tolist())
+        return subject(elements, lengths).square().mean()
+
+    labelled = SetData.of(torch.arange(8.0).reshape(8, 1, 1), torch.zeros(8))
+    unlabelled = SetData.of(100 + torch.arange(8.0).reshape(8, 1, 1))
+    trained(labelled, unlabelled=unlabelled, penalty=penalty, penalty_weight=1.0, batch_size=4, epochs=2, gap_every=0)
+    assert seen == {*range(8), *range(100, 108)}
+
+
+# The dial --------------------------------------------------------------------------------------------------------
+
+
+def test_the_one_cycle_schedule_moves_the_momentum_of_named_optimisers_alone():
+    seen = []
+
+    def own(kind, **options):
+        return lambda parameters: seen.append(kind(parameters, lr=0.01, **options)) or seen[-1]
+
+    for make, name, value in [
+        (own(torch.optim.SGD), "momentum", 0),
+        (own(torch.optim.Adam, betas=(0.5, 0.9)), "betas", (0.5, 0.9)),
+        (own(torch.optim.RMSprop), "momentum", 0),
+    ]:
+        trained(sums(), optimizer=make)
+        assert seen[-1].param_groups[0][name] == value
+
+
+def test_a_schedule_of_the_weight_is_asked_for_the_share_done():
+    asked: list[float] = []
+
+    def schedule(done: float) -> float:
+        asked.append(done)
+        return 0.0 if done < 0.5 else 2.0
+
+    _, result = trained(sums(32), penalty=SIRE, penalty_weight=schedule, epochs=4, batch_size=16)
+    assert sorted(set(asked)) == [k / 8 for k in range(9)]
+    assert [r["penalty_weight"] for r in result.history] == [0.0, 2.0, 2.0, 2.0]
+    assert result.history[0]["penalty"] is None
+    assert result.history[-1]["penalty"] > 0
+
+
+def test_a_budget_raises_the_weight_until_the_gap_is_met():
+    budget = ao.AdaptiveWeight(target=0.01, weight=0.01, rate=0.5)
+    _, result = trained(sums(64), penalty=SIRE, penalty_weight=budget, epochs=50, learning_rate=0.03)
+    weights = [r["penalty_weight"] for r in result.history]
+    assert max(weights) > 1.0 > weights[0]
+    assert result.history[-1]["gap"] < 0.03
+    assert trained(sums(64), epochs=50, learning_rate=0.03)[1].history[-1]["gap"] > 0.03
+
+
+@pytest.mark.parametrize("target", [0.01, 1e-9])
+def test_a_budget_keeps_the_best_epoch_of_those_near_its_target_else_the_nearest(target):
+    validated = iter(range(1000))  # smaller is better: by itself the first epoch would be kept
+    budget = ao.AdaptiveWeight(target=target, weight=0.01, rate=0.5)
+    options = {"penalty": SIRE, "penalty_weight": budget, "epochs": 50, "learning_rate": 0.03}
+    _, result = trained(sums(64), **options, validation=sums(16), metric=lambda *_: next(validated))
+    gaps = [record["gap"] for record in result.history]
+    near = [epoch for epoch, gap in enumerate(gaps) if gap <= 2 * target]
+    assert result.best_epoch == (near[0] if near else gaps.index(min(gaps)))
+    assert result.best_epoch > 0
+    assert bool(near) == (target == 0.01)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_a_budget_goes_on_where_a_batch_has_no_two_sets_with_a_pair(batch_size):
+    budget = ao.AdaptiveWeight(target=1e-9, rate=0.5)
+    _, result = trained(sums(33), penalty=SIRE, penalty_weight=budget, batch_size=batch_size, epochs=5, gap_every=0)
+    updates = -(-result.steps // 10)
+    assert budget.weight == pytest.approx(math.exp(0.5 * updates))
+
+
+COMPARING = {"relative": ao.SIRE(relative=True), "partners": ao.SIRE(partners="batch")}
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_a_batch_or_window_without_mates_has_no_penalty(name):
+    penalty = COMPARING[name]
+    _, result = trained(sums(33), penalty=penalty, penalty_weight=1.0)
+    assert result.history[-1]["penalty"] > 0
+    long_one = SetData.of([torch.rand(n, 1) for n in (20, 3, 3, 3)], torch.rand(4))
+    _, result = trained(long_one, penalty=penalty, penalty_weight=1.0, window=4)
+    assert result.history[-1]["penalty"] > 0
+    with pytest.raises(
+        ao.checks.InputError, match=r"compares the samples of a batch, .* batch_size is 1, of 48 samples"
+    ):
+        trained(sums(), penalty=penalty, penalty_weight=1.0, batch_size=1)
+
+
+# Validation, stopping, the best weights ---------------------------------------------------------------------------
+
+
+def test_the_best_weights_by_validation_are_kept():
+    subject, result = trained(
+        sums(), validation=sums(seed=1), learning_rate=0.2, clip=None, schedule="constant", epochs=11
+    )
+    figures = [r["validation"] for r in result.history]
+    assert result.best_epoch == min(range(11), key=figures.__getitem__) != 10
+    again = F.mse_loss(predict(subject, sums(seed=1))[:, 0], sums(seed=1).targets)
+    assert again.item() == pytest.approx(min(figures), rel=1e-5)
+    assert not subject.training
+
+
+def test_a_metric_may_be_maximised():
+    _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: -F.l1_loss(o, t), maximize=True, epochs=6)
+    assert result.best_validation == max(r["validation"] for r in result.history)
+
+
+def test_early_stopping_waits_for_patience_epochs():
+    values = iter([5.0, 4.0, 6.0, 6.0, 6.0, 1.0])
+    _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: next(values), patience=3, epochs=6)
+    assert (result.stopped, result.best_epoch, len(result.history)) == ("patience", 1, 5)
+
+
+def test_a_figure_that_is_not_finite_is_never_the_best():
+    nan = float("nan")
+    for values, maximize in [([nan, 3.0, 2.0, nan, 4.0], False), ([float("inf"), 2.0, 3.0, nan, 1.0], True)]:
+        figures = iter(values)
+        _, result = trained(
+            sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), maximize=maximize, epochs=5
+        )
+        assert (result.best_epoch, result.best_validation) == (2, values[2])
+    with pytest.raises(ao.checks.InputError, match=r"training diverged, the validation figure, never finite, is nan"):
+        trained(sums(), validation=sums(seed=1), metric=lambda o, t: nan)
+
+
+def test_plateau_lowers_the_learning_rate():
+    _, result = trained(
+        sums(), validation=sums(seed=1), metric=lambda o, t: 1.0, schedule="plateau", plateau_patience=1, epochs=6,
+        learning_rate=0.01,
+    )  # fmt: skip
+    rates = [r["learning_rate"] for r in result.history]
+    assert rates[0] == 0.01
+    assert rates[-1] < 0.006
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_plateau_is_of_the_figure_that_is_to_be_better(maximize):
+    """The rate is lowered by the factor asked for, and only where the figure does not get better."""
+    for better in (False, True):
+        figures = iter(range(6) if better == maximize else range(6, 0, -1))
+        _, result = trained(
+            sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), schedule="plateau", epochs=4,
+            plateau_patience=1, plateau_factor=0.1, learning_rate=0.01, maximize=maximize,
+        )  # fmt: skip
+        assert result.history[-1]["learning_rate"] == pytest.approx(0.01 if better else 0.001)
+
+
+def test_divergence_keeps_the_best_weights_or_says_so():
+    with pytest.raises(ao.checks.InputError, match=r"training diverged.*lower learning_rate or penalty_weight"):
+        trained(sums(), loss=lambda o, t: (o - t).square().mean() * float("nan"))
+    calls = iter(range(100))
+    loss = lambda o, t: (o - t).square().mean() * (float("nan") if next(calls) >= 8 else 1.0)  # noqa: E731
+    with pytest.warns(UserWarning, match=r"training stopped.*weights of epoch 1 are kept"):
+        subject, result = trained(sums(), loss=loss, validation=sums(seed=1), epochs=9)
+    assert result.stopped == "diverged"
+    assert torch.isfinite(flat(subject)).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 3}])
+def test_weights_that_diverge_under_an_encoder_are_not_blamed_on_the_data(options):
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = (output - target).square().mean()
+        return value + torch.sqrt(0 * value)  # a gradient of NaN
+
+    with pytest.raises(ao.checks.InputError, match="training diverged, the loss is nan"):
+        trained(sums(), start=model(encoder=(4,)), loss=loss, penalty=SIRE, penalty_weight=1.0, **options)
+
+
+# Randomness -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_a_function_of_its_seed_and_leaves_the_global_generator_alone():
+    runs = []
+    for outside, seed in [(0, 7), (1, 7), (0, 8)]:
+        start = model(dropout=0.3)
+        torch.manual_seed(outside)
+        before = torch.get_rng_state()
+        runs.append(
+            flat(trained(ragged(), start=start, penalty=SIRE, penalty_weight=1.0, order="shuffle", seed=seed)[0])
+        )
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+CHANCE = {
+    "dropout": {"dropout": 0.5},
+    "orderings": {"order": "shuffle"},
+    "subsets": {"penalty": SIRE, "penalty_weight": 1.0},
+    "unlabelled": {
+        "penalty": ao.SIRE(prefixes="given", window=1),
+        "penalty_weight": 1.0,
+        "unlabelled": SetData.of(torch.linspace(-3, 3, 64).reshape(32, 2, 1)),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["batches", *CHANCE])
+def test_every_kind_of_chance_is_decided_by_the_seed(kind):
+    """One kind at a time: samples that are all the same make the order of the batches nothing."""
+    options = dict(CHANCE.get(kind, {}))
+    dropout = options.pop("dropout", 0.0)
+    alike = torch.linspace(0, 1, 2 if kind == "unlabelled" else 5).reshape(1, -1, 1).repeat(32, 1, 1)
+    data = sums(32) if kind == "batches" else SetData.of(alike, torch.ones(32))
+    ends = [
+        flat(trained(data, start=model(dropout=dropout), gap_every=0, epochs=1, seed=seed, **options)[0])
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert (ends[0] - ends[2]).abs().max() > 1e-5
+
+
+def test_every_pass_reads_the_samples_in_an_order_of_its_own():
+    deck = Deck(20, 8, 3, torch.device("cpu"))
+    passes = [torch.cat([deck.batch(3 * number + place) for place in range(3)]).tolist() for number in range(3)]
+    assert [len(deck.batch(place)) for place in range(3)] == [8, 8, 4]
+    assert all(sorted(order) == list(range(20)) for order in passes)
+    assert passes[0] != passes[1] != passes[2] != passes[0]
+    assert Deck(20, 8, 3, torch.device("cpu")).batch(7).tolist() == passes[2][8:16]
+    assert Deck(20, 8, 4, torch.device("cpu")).batch(7).tolist() != passes[2][8:16]
+
+
+def test_measuring_the_gap_changes_nothing():
+    on, a = trained(sums(), penalty=SIRE, penalty_weight=1.0)
+    off, b = trained(sums(), penalty=SIRE, penalty_weight=1.0, gap_every=0)
+    assert torch.equal(flat(on), flat(off))
+    assert a.history[0]["gap"] > 0
+    assert b.history[0]["gap"] is None
+    assert [r["gap"] is None for r in trained(sums(), gap_every=2)[1].history] == [True, False, True]
+
+
+# Truncated backpropagation ----------------------------------------------------------------------------------------
+
+
+def test_pieces_cover_each_sample_once_in_order_and_end_at_its_end():
+    data = ragged()
+    elements, lengths = data.batch(torch.arange(len(data)))
+    for size in (2, 3, 5, 20):
+        rebuilt: list[list[float]] = [[] for _ in range(len(data))]
+        ends = []
+        for part, sizes, is_last in pieces(elements, lengths, size):
+            ends.append(is_last)
+            assert part.shape[1] <= size
+            for sample, n in enumerate(sizes.tolist()):
+                rebuilt[sample] += part[sample, :n, 0].tolist()
+        assert ends == [False] * (len(ends) - 1) + [True]
+        assert torch.equal(sizes, lengths.clamp(max=size))
+        assert rebuilt == [elements[i, :n, 0].tolist() for i, n in enumerate(lengths.tolist())]
+
+
+@pytest.mark.parametrize(("length", "samples"), [(4, 64), (8, 40), (200, 2)])
+def test_with_a_window_the_gap_reads_no_more_elements_of_longer_samples(monkeypatch, length, samples):
+    read = []
+    gap = gap_meter.order_gap
+    monkeypatch.setattr(
+        gap_meter, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or gap(m, e, *more, **names)
+    )
+    budget = ao.AdaptiveWeight(target=0.1)
+    trained(sums(80, length), penalty=SIRE, penalty_weight=budget, window=4, epochs=1, batch_size=80)
+    assert read == [samples, samples]  # the budget's, and that of the epoch
+
+
+def test_the_gap_is_measured_on_so_many_samples(monkeypatch):
+    read = []
+    monkeypatch.setattr(gap_meter, "order_gap", lambda m, e, *more, **names: read.append(len(e)) or torch.zeros(()))
+    trained(sums(80), epochs=2, gap_samples=7)
+    assert read == [7, 7]
+
+
+def test_denormals_are_flushed_for_the_training_alone():
+    seen = []
+    for before in (False, True):
+        torch.set_flush_denormal(before)
+        trained(sums(), log=lambda record: seen.append(float(torch.tensor(1e-40) * 1)), epochs=1)
+        seen.append(float(torch.tensor(1e-40) * 1) == 0.0)
+    torch.set_flush_denormal(False)
+    assert seen == [0.0, False, 0.0, True]
+
+
+def test_threads_started_by_a_training_keep_their_denormals():
+    script = """
+import numpy as np, torch
+import anyorder as ao
+from anyorder.data.sets import SetData
+
+from anyorder.training.loop import TrainConfig, train
+tiny = torch.from_numpy(np.full(1 << 18, 1e-40, np.float32))
+data = SetData.of(torch.rand(512, 2, 1), torch.rand(512))
+train(ao.RecurrentSetModel(1, 1, hidden=128), "mse", data, config=TrainConfig(epochs=1, batch_size=512), progress=False)
+print(float((tiny * 1 != 0).float().mean()))
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "1.0", done.stderr
+
+
+def test_a_small_model_is_trained_on_one_thread_unless_a_user_chose(monkeypatch):
+    def threads(number, **environment):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        torch.set_num_threads(number)
+        seen = []
+        weights, _ = trained(sums(), log=lambda record: seen.append(torch.get_num_threads()), epochs=1)
+        assert torch.get_num_threads() == number  # as before
+        return seen, weights.state_dict()
+
+    monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical=True: 3)
+    try:
+        (small, one), (told, three) = threads(3), threads(3, OMP_NUM_THREADS="3")
+        assert (small, told) == ([1], [3])
+        for name, value in one.items():
+            torch.testing.assert_close(value, three[name])
+        assert threads(2)[0] == [2]  # set by hand: torch's own would be 3
+        torch.set_num_threads(3)
+        with pytest.raises(ZeroDivisionError):
+            trained(sums(), log=lambda record: 1 / 0, epochs=1)
+        assert torch.get_num_threads() == 3
+        monkeypatch.setattr(processor, "SMALL", 1)
+        assert threads(3)[0] == [3]
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_window_longer_than_the_samples_changes_nothing():
+    data = ragged()
+    for penalty, weight in [(None, 0.0), (ao.SIRE(prefixes="given", window=1), 2.0)]:
+        whole, a = trained(data, penalty=penalty, penalty_weight=weight)
+        windowed, b = trained(data, penalty=penalty, penalty_weight=weight, window=10)
+        torch.testing.assert_close(flat(whole), flat(windowed), atol=1e-6, rtol=1e-5)
+        assert a.history[-1]["loss"] == pytest.approx(b.history[-1]["loss"], rel=1e-5)
+
+
+def test_the_truncated_gradient_is_that_of_the_last_window_with_the_state_before_it_held_constant():
+    data = ragged(16)
+    subject, _ = trained(data, window=3, **SGD)
+    by_hand = model()
+    loss = torch.zeros(())
+    for i in range(len(data)):  # one by one, nothing padded
+        x = data.elements[data.offsets[i] : data.offsets[i + 1]][None]
+        cut = max(0, x.shape[1] - 3)
+        state = by_hand.recurrence.start(1)
+        if cut:
+            state = by_hand.recurrence.scan(x[:, :cut]).last.detach()
+        end = by_hand.recurrence.scan(x[:, cut:], state=state).last if x.shape[1] else state
+        loss = loss + (by_hand.readout(end)[0, 0] - data.targets[i]).square() / len(data)
+    loss.backward()
+    for p, q in zip(by_hand.parameters(), subject.parameters(), strict=True):
+        torch.testing.assert_close(p.detach() - 0.1 * p.grad, q.detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_windows_of_two_penalise_each_adjacent_pair_of_the_window():
+    """With n = 4 and windows of 2 the adjacent swap is certain: the penalty is the mean of both windows' swaps."""
+    data = sums(6, length=4)
+    swap = ao.SIRE(prefixes="given", window=1)
+    _, result = trained(data, penalty=swap, penalty_weight=1e-12, window=2, epochs=1, clip=None, learning_rate=1e-12)
+    subject, x = model(), data.elements.view(6, 4, 1)
+    middle = subject.recurrence.scan(x[:, :2]).last
+    gaps = []
+    for state, pair in [(subject.recurrence.start(6), x[:, :2]), (middle, x[:, 2:])]:
+        ends = [subject.recurrence.scan(p, state=state).last for p in (pair, pair.flip(1))]
+        gaps.append((ends[0] - ends[1]).square().sum(1).mean().item())
+    assert result.history[0]["penalty"] == pytest.approx(sum(gaps) / 2, rel=1e-4)
+
+
+def test_windows_take_unlabelled_samples_too():
+    _, result = trained(
+        sums(16, 9), unlabelled=SetData.of(torch.rand(32, 11, 1)), window=4, penalty=SIRE, penalty_weight=1.0
+    )
+    assert result.history[-1]["penalty"] > 0
+
+
+# What it says -----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_has_a_line_an_epoch_and_tensorboard_gets_the_same(tmp_path, capsys):
+    heard: list[dict] = []
+    _, result = trained(sums(), workdir=tmp_path, tensorboard=True, log=heard.append, validation=sums(seed=1))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == result.history == heard
+    assert [r["epoch"] for r in lines] == [0, 1, 2]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in lines])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_tensorboard_may_have_a_folder_of_its_own(tmp_path):
+    trained(sums(), tensorboard=tmp_path / "board", epochs=1)
+    assert [p.name.split(".")[0] for p in (tmp_path / "board").iterdir()] == ["events"]
+    assert json.dumps(TrainConfig(tensorboard=Path("board")).to_dict()["tensorboard"]) == '"board"'
+
+
+def test_elsewhere_than_on_a_terminal_progress_is_plain_lines(capsys):
+    train(model(), "mse", sums(), config=TrainConfig(epochs=2), validation=sums(seed=1))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("epoch 0 · loss ")
+    assert lines[-1].startswith("epoch 1 · loss ")
+    assert "validation" in lines[0]
+    assert "gap" in lines[0]
+
+
+def test_on_a_terminal_progress_is_a_bar_with_the_time_left():
+    main, terminal = pty.openpty()
+    code = """
+        import torch, anyorder as ao
+        from anyorder.data.sets import SetData
+
+        from anyorder.training.loop import TrainConfig, train
+        train(ao.RecurrentSetModel(1, 1, hidden=4), "mse", SetData.of(torch.rand(8, 3), torch.rand(8)),
+              config=TrainConfig(epochs=3))
+    """
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stderr=terminal, env=env)
+    assert process.wait(60) == 0
+    os.close(terminal)
+    shown = os.read(main, 100_000).decode()
+    os.close(main)
+    assert "epoch 2 · loss" in shown
+    assert "100%" in shown
+    assert "0:00:0" in shown
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def stop_after(epochs: int):
+    def log(record: dict) -> None:
+        if record["epoch"] + 1 == epochs:
+            raise KeyboardInterrupt
+
+    return log
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "plateau"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer):
+    def go(workdir: Path | None, log=None):
+        return trained(
+            ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, order="shuffle",
+            penalty_weight=ao.AdaptiveWeight(target=1e-3), unlabelled=sums(24), validation=sums(seed=3),
+            augment=Scaled(), schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
+        )  # fmt: skip
+
+    whole, expected = go(None)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, stop_after(3))
+    resumed, result = go(tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
+    assert result.best_epoch == expected.best_epoch
+    for ours, theirs in zip(result.history, expected.history, strict=True):
+        assert {**ours, "seconds": 0, "samples_per_second": 0} == {**theirs, "seconds": 0, "samples_per_second": 0}
+    logged = [json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged == list(range(6))
+
+
+def test_the_best_weights_of_before_an_interruption_are_kept(tmp_path):
+    def go(workdir: Path | None, log=None):
+        return trained(sums(), validation=sums(seed=1), metric=first_is_best, epochs=4, workdir=workdir, log=log,
+                       checkpoint_seconds=0.0)  # fmt: skip
+
+    figures = iter([1.0, 2.0, 3.0, 4.0, 1.0, *[5.0] * 8])
+
+    def first_is_best(outputs: Tensor, targets: Tensor) -> float:
+        return next(figures)
+
+    whole, expected = go(None)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, stop_after(3))
+    resumed, result = go(tmp_path)
+    assert result.best_epoch == expected.best_epoch == 0
+    assert torch.equal(flat(whole), flat(resumed))
+    assert torch.equal(flat(whole), flat(go(tmp_path)[0]))  # and those of a finished one
+
+
+def test_a_finished_run_is_returned_at_once(tmp_path):
+    calls = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(1)
+        return F.mse_loss(output, target)
+
+    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
+    taken = len(calls)
+    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
+    assert torch.equal(flat(first), flat(again))
+    assert a == b
+    assert len(calls) == taken > 0
+
+
+def test_a_stranger_in_the_workdir_is_not_taken_for_a_checkpoint(tmp_path):
+    save_tensors(tmp_path / "checkpoint.safetensors", {"w": torch.ones(2)})
+    with pytest.raises(
+        ao.checks.InputError, match=r"checkpoint\.safetensors is not a checkpoint of anyorder; give this run"
+    ):
+        trained(sums(), workdir=tmp_path)
+
+
+def test_predicting_leaves_each_module_in_its_own_mode():
+    model = ao.RecurrentSetModel(1, 2, hidden=4).train()
+    model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    predict(model, SetData.of([[1.0], [2.0, 3.0]]))
+    assert [module.training for module in model.modules()] == modes
+    with pytest.raises(ao.checks.InputError, match="must have 1 features"):
+        predict(model, SetData.of([np.ones((2, 3))]))
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_another_run_in_the_same_workdir_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path)
+    with pytest.raises(ao.checks.InputError, match=r"holds a run with another learning_rate: 0\.003 there, 0\.1 here"):
+        trained(sums(), workdir=tmp_path, learning_rate=0.1)
+    with pytest.raises(ao.checks.InputError, match=r"holds a run with another parameters"):
+        trained(sums(), workdir=tmp_path, start=model(hidden=7))
+    with pytest.raises(ao.checks.InputError, match=r"holds a run with another elements: 240 there, 150 here"):
+        trained(sums(30), workdir=tmp_path)
+
+
+def test_another_penalty_or_weight_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.checks.InputError, match="holds a run with another penalty: "):
+        trained(sums(), workdir=tmp_path, penalty=ao.SubsetPenalty(), penalty_weight=1.0)
+    with pytest.raises(
+        ao.checks.InputError, match=r"another penalty_weight: 1\.0 there, 2\.0 here \(give this run its own work"
+    ):
+        trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=2.0)
+    trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0, checkpoint_seconds=0.0, tensorboard=True)
+
+
+def test_another_augment_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, augment=Scaled())
+    trained(sums(), workdir=tmp_path, augment=Scaled())
+    with pytest.raises(
+        ao.checks.InputError, match=r"another augment: 'Scaled\(most=2\.0\)' there, 'Scaled\(most=3\.0\)' here"
+    ):
+        trained(sums(), workdir=tmp_path, augment=Scaled(3.0))
+
+
+def test_a_run_of_a_version_whose_penalty_had_fewer_options_goes_on(tmp_path):
+    def go_on(penalty, **written_by_an_earlier_version):
+        trained(sums(), workdir=tmp_path, penalty=SIRE, penalty_weight=1.0)
+        path = next(tmp_path.glob("*.safetensors"))
+        tensors, metadata = checkpoints.load_tensors(path)
+        metadata["run"]["penalty"].pop("through_states", None)
+        metadata["run"]["penalty"].update(written_by_an_earlier_version)
+        checkpoints.save_tensors(path, tensors, metadata)
+        trained(sums(), workdir=tmp_path, penalty=penalty, penalty_weight=1.0)
+
+    go_on(SIRE)
+    with pytest.raises(ao.checks.InputError, match="holds a run with another penalty: "):
+        go_on(SIRE, option_since_removed=1)
+
+
+def test_the_same_elements_in_other_sets_are_other_data(tmp_path):
+    data = sums(6, length=4)
+    other = SetData(data.elements, torch.tensor([0, 2, 8, 12, 16, 20, 24]), data.targets)
+    trained(data, workdir=tmp_path)
+    with pytest.raises(ao.checks.InputError, match="holds a run with another data"):
+        trained(other, workdir=tmp_path)
+
+
+def test_checkpoints_are_written_as_often_as_asked_and_no_more(tmp_path, monkeypatch):
+    clock, written = [100.0], []
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    save = checkpoints.save_tensors
+
+    def noted(path, tensors, metadata):
+        written.append(metadata["result"]["steps"])
+        save(path, tensors, metadata)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        clock[0] += 10.0  # a step takes ten seconds
+        return F.mse_loss(output, target)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", noted)
+    trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=50.0)
+    assert written == [5, 10, 12]  # after each fifty seconds, and at the end
+
+
+def test_the_seconds_of_a_continued_run_go_on(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        clock[0] += 10.0
+        return F.mse_loss(output, target)
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=0.0, log=stop_after(2))
+    clock[0] += 1000.0  # nobody counts the time between
+    _, result = trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=0.0)
+    assert result.seconds == pytest.approx(120.0)
+    assert [r["seconds"] for r in result.history] == pytest.approx([30.0] * 4)
+
+
+def test_what_a_killed_run_was_writing_is_swept_away(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
+    (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")
+    trained(sums(), epochs=4, workdir=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
+
+
+def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
+    data = sums()
+    budget = {"penalty": SIRE, "penalty_weight": ao.AdaptiveWeight(target=0.1)}
+    run = {**budget, "workdir": tmp_path, "validation": sums(seed=1), "unlabelled": sums(seed=2)}
+    trained(data, **run)
+    trained(data, **run)
+    weights, less = torch.linspace(0.5, 1.5, 48), SetData(data.elements, data.offsets, -data.targets)
+    for other in (sums(seed=3), less, SetData(data.elements, data.offsets, data.targets, weights)):
+        with pytest.raises(ao.checks.InputError, match=r"holds a run with another data: '.*own workdir"):
+            trained(other, **run)
+    with pytest.raises(ao.checks.InputError, match="another validation"):
+        trained(data, **{**run, "validation": sums(seed=4)})
+    with pytest.raises(ao.checks.InputError, match="another unlabelled"):
+        trained(data, **{**run, "unlabelled": sums(seed=4)})
+    with pytest.raises(
+        ao.checks.InputError, match=r"another budget: .*'target': 0\.1.* there, .*'target': 0\.001.* here"
+    ):
+        trained(data, **{**run, "penalty_weight": ao.AdaptiveWeight(target=0.001)})
+    with pytest.raises(ao.checks.InputError, match="another loss: 'mse' there, 'l1' here"):
+        trained(data, **run, loss="l1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (lambda: model(), lambda: model(readout_dropout=0.5), r"readout_dropout of the model: 0\.0 there, 0\.5 here"),
+        (lambda: ao.DeepSets(1, 1), lambda: ao.DeepSets(1, 1, activation="tanh"), "activation of the model: 'relu'"),
+        (lambda: ao.DeepSets(1, 1), lambda: ao.DeepSets(1, 1, pooling="max"), "pooling of the model"),
+        (lambda: Own(1), lambda: Own(2), "weights: "),
+        (lambda: Own(1), lambda: Other(1), "model: 'Own' there, 'Other' here"),
+    ],
+)
+def test_another_model_of_the_same_size_is_refused(tmp_path, one, other, words):
+    first, _ = trained(sums(), start=one(), workdir=tmp_path)
+    again, _ = trained(sums(), start=one(), workdir=tmp_path)
+    assert torch.equal(flat(first), flat(again))
+    with pytest.raises(ao.checks.InputError, match=f"holds a run with another {words}"):
+        trained(sums(), start=other(), workdir=tmp_path)
+
+
+class Own(nn.Module):
+    """A model that does not describe itself, with ``places`` that hold no parameter."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.register_buffer("places", torch.zeros(places))
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.layer(elements).sum(1)
+
+
+class Other(Own):
+    pass
+
+
+def worst(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs - targets).abs().max())
+
+
+def test_another_metric_is_refused(tmp_path):
+    trained(sums(), workdir=tmp_path, validation=sums(seed=1), metric=worst)
+    with pytest.raises(ao.checks.InputError, match="holds a run with another metric: 'worst' there, None here"):
+        trained(sums(), workdir=tmp_path, validation=sums(seed=1))
+
+
+def test_a_run_with_a_penalty_of_ones_own_goes_on(tmp_path):
+    def penalty():
+        """A new one each time, as each process has."""
+        return lambda subject, *batch, generator=None: ao.SIRE()(subject, *batch, generator=generator)
+
+    whole, _ = trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0, workdir=tmp_path, log=stop_after(2),
+                checkpoint_seconds=0.0)  # fmt: skip
+    resumed, _ = trained(sums(), epochs=4, penalty=penalty(), penalty_weight=1.0, workdir=tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
+
+
+def test_a_checkpoint_that_says_less_of_its_run_is_continued(tmp_path):
+    whole, _ = trained(sums(), epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, metadata = load_tensors(path)
+    earlier = ("data", "validation", "unlabelled", "budget", "loss", "model", "metric")
+    metadata["run"] = {n: v for n, v in metadata["run"].items() if n not in earlier and not n.endswith("of the model")}
+    save_tensors(path, tensors, metadata)
+    resumed, _ = trained(sums(), epochs=4, workdir=tmp_path)
+    assert torch.equal(flat(whole), flat(resumed))
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
+    trained(sums(), workdir=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ao.checks.InputError, match=r"checkpoint\.safetensors is damaged"):
+        trained(sums(), workdir=tmp_path)
+
+
+RUN = """
+    import os, random, signal, sys, time, torch, anyorder as ao
+    from anyorder.deploy.save import load_tensors
+    from anyorder.data.sets import SetData
+
+    from anyorder.training.loop import TrainConfig, train
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+    data = SetData.of([torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 7, (64,), generator=g)],
+                      torch.rand(64, generator=g))
+
+    def run(workdir):
+        torch.manual_seed(0)
+        model = ao.RecurrentSetModel(1, 1, hidden=4, dropout=0.2)
+        train(model, "mse", data, penalty=ao.SIRE(), penalty_weight=1.0, validation=data, progress=False,
+              workdir=workdir, config=TrainConfig(epochs=30, batch_size=16, order="shuffle", checkpoint_seconds=0.0))
+        return " ".join(p.numpy().tobytes().hex() for p in model.state_dict().values())
+
+    def stamp(workdir):
+        path = workdir + "/checkpoint.safetensors"
+        return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+
+    def killed_after(seconds, workdir, lets_it_write):
+        before = stamp(workdir)
+        child = os.fork()
+        if child == 0:
+            run(workdir)
+            os._exit(0)
+        while lets_it_write and stamp(workdir) == before:  # however busy the machine, some runs get somewhere
+            time.sleep(0.001)
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+    workdir, moments, kills = sys.argv[1], random.Random(0), 0
+    run(None)  # what is loaded once is loaded
+    pace = time.monotonic()
+    expected = run(None)
+    pace = time.monotonic() - pace  # a whole run without checkpoints
+    for number in range(10):
+        kills += killed_after(moments.uniform(0.01, 0.1) * pace, workdir, number % 2 == 0)
+        if os.path.exists(workdir + "/checkpoint.safetensors"):
+            print("steps", load_tensors(workdir + "/checkpoint.safetensors")[1]["result"]["steps"])
+    print("kills", kills)
+    print("same weights", run(workdir) == expected)
+"""
+
+
+def test_sigkill_at_ten_random_moments_then_the_same_weights(tmp_path):
+    """Ten processes are killed in mid-run, whatever they are doing; what the last one left is finished."""
+    (tmp_path / "run.py").write_text(textwrap.dedent(RUN))
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = subprocess.check_output([sys.executable, tmp_path / "run.py", tmp_path / "work"], text=True, env=env)
+    lines = [line.rsplit(" ", 1) for line in said.splitlines()]
+    steps = [int(value) for name, value in lines if name == "steps"]
+    assert ["kills", "10"] in lines
+    assert ["same weights", "True"] in lines
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 3
+    assert steps[-1] < 120, "the run had ended before the last kill"
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):
+    """A limit on file size stands for the disk: the write fails half-way, as on a full one."""
+    trained_epochs = 2
+
+    def fill_the_disk(record: dict) -> None:
+        if record["epoch"] + 1 == trained_epochs:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match=r"could not write .* what was there before is intact"):
+            trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0, log=fill_the_disk)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    steps = load_tensors(tmp_path / "checkpoint.safetensors")[1]["result"]["steps"]
+    assert steps == 6  # the last step before the disk was full
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
+    resumed, _ = trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0)
+    assert torch.equal(flat(resumed), flat(trained(sums(), epochs=5)[0]))
+
+
+# Prediction -------------------------------------------------------------------------------------------------------
+
+
+def test_predict_is_one_by_one_whatever_the_batches():
+    subject, data = model(dropout=0.5), ragged(30)
+    subject.train()
+    together = predict(subject, data, batch_size=7)
+    assert subject.training
+    subject.eval()
+    for i in range(len(data)):
+        alone = subject(*data.batch([i]))
+        torch.testing.assert_close(together[i], alone[0], atol=1e-6, rtol=1e-5)
+
+
+def test_predict_averages_over_orderings():
+    subject, data = model().eval(), sums(5)
+    g = torch.Generator().manual_seed(0)
+    many = predict(subject, data, orderings=400, generator=g)
+    x = data.elements.view(5, 5, 1)
+    exact = torch.stack([subject(x[:, list(order)]).detach() for order in permutations(range(5))]).mean(0)
+    torch.testing.assert_close(many, exact, atol=0.01, rtol=0)
+    assert (predict(subject, data) - exact).abs().max() > 0.02
+    doubled = predict(subject, data, orderings=400, generator=torch.Generator().manual_seed(0), finish=lambda o: 2 * o)
+    torch.testing.assert_close(doubled, 2 * many)
+
+
+def test_what_is_averaged_over_orderings_is_what_is_made_of_each_output():
+    subject, data = two_classes().eval(), sums(5)
+    nn.init.normal_(subject.readout.head[0].weight, std=5)
+    options = {"orderings": 6, "finish": lambda o: o.softmax(1)}
+    averaged = predict(subject, data, generator=torch.Generator().manual_seed(0), **options)
+    orders = orderings_of(data.elements.view(5, 5, 1), None, 6, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        each = [subject(reorder(data.elements.view(5, 5, 1), o)).softmax(1) for o in orders.unbind(1)]
+    torch.testing.assert_close(averaged, torch.stack(each).mean(0))
+
+
+def test_long_sets_are_read_in_small_batches():
+    sizes = []
+
+    class Watch(nn.Module):
+        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+            sizes.append(elements.shape[0] * elements.shape[1])
+            return elements.sum((1, 2))[:, None]
+
+    predict(Watch(), SetData.of(torch.ones(10, 40_000, 1)))
+    assert max(sizes) <= 2**17
+    assert sum(sizes) == 400_000
+    sizes.clear()
+    predict(Watch(), SetData.of([torch.ones(n, 1) for n in (1, 100_000, 2, 90_000)]))
+    assert max(sizes) <= 2**17
+
+
+def test_classes_may_be_integers_of_any_kind():
+    labels = (sums().targets > 2.5).long()
+    ends = [
+        flat(trained(SetData.of(sums(), labels.to(kind)), start=two_classes(), loss="cross-entropy", epochs=1)[0])
+        for kind in (torch.int64, torch.int32, torch.uint8)
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def two_classes() -> ao.RecurrentSetModel:
+    torch.manual_seed(0)
+    return ao.RecurrentSetModel(1, 2, hidden=6)
+
+
+def test_validation_is_weighted_as_its_sets_are():
+    held = sums(seed=1)
+    weights = torch.linspace(0, 3, 48)
+    subject, result = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1)
+    losses = (predict(subject, held)[:, 0] - held.targets).square()
+    assert result.best_validation == pytest.approx(float((losses * weights).sum() / weights.sum()), rel=1e-5)
+    scalar = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1, loss=F.mse_loss)[1]
+    assert scalar.best_validation == pytest.approx(float(losses.mean()), rel=1e-4)
+
+
+# The door ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"optimizer": "adamm"}, r"optimizer must be one of .*did you mean 'adam'"),
+        ({"learning_rate": 0}, "learning_rate must be above 0"),
+        ({"weight_decay": -1}, "weight_decay must be at least 0"),
+        ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'plateau', 'constant'; got 'cosine'"),
+        ({"plateau_patience": -1}, "plateau_patience must be at least 0"),
+        ({"plateau_factor": 1.0}, "plateau_factor must be below 1"),
+        ({"clip": 0.0}, "clip must be above 0"),
+        ({"order": "random"}, "order must be one of 'keep', 'shuffle'; got 'random'"),
+        ({"order": "shuffle", "shuffle_within": 1}, "shuffle_within must be at least 2; got 1"),
+        ({"shuffle_within": 7}, "shuffle_within=7 needs order='shuffle'; got order='keep'"),
+        ({"window": 1}, "window must be at least 2; got 1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"gap_every": -1}, "gap_every must be at least 0"),
+        ({"gap_samples": 1}, "gap_samples must be at least 2"),
+        ({"checkpoint_seconds": -1}, "checkpoint_seconds must be at least 0"),
+        ({"mixed_precision": "fp8"}, "mixed_precision must be one of"),
+    ],
+)
+def test_every_setting_is_checked_at_construction(options, message):
+    with pytest.raises(ao.checks.InputError, match=message):
+        TrainConfig(**options)
+
+
+def test_numbers_of_numpy_are_settings_like_others():
+    assert type(TrainConfig(epochs=np.int64(3), window=np.int32(4)).epochs) is int
+    options = {"epochs": np.int64(3), "batch_size": np.int64(16), "patience": np.int64(2)}
+    assert json.loads(json.dumps(TrainConfig(**options).to_dict()))["patience"] == 2
+    options = {"learning_rate": np.float32(0.5), "clip": np.float32(2), "checkpoint_seconds": np.float32(0)}
+    options |= {"maximize": np.True_, "device": torch.device("cpu")}
+    written = json.loads(json.dumps(TrainConfig(**options).to_dict()))
+    assert (written["learning_rate"], written["clip"], written["maximize"]) == (0.5, 2.0, True)
+    assert written["device"] == "cpu"
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "plateau_factor", "clip", "checkpoint_seconds"])
+def test_text_is_no_number(name):
+    with pytest.raises(ao.checks.InputTypeError, match=rf"{name} must be a number; got '0\.01' \(str\)"):
+        TrainConfig(**{name: "0.01"})
+
+
+def test_what_train_refuses():
+    data, no_targets = sums(), SetData.of(torch.rand(4, 3))
+    with pytest.raises(ao.checks.InputError, match="data must have targets"):
+        trained(no_targets)
+    with pytest.raises(ao.checks.InputError, match="validation must have targets"):
+        trained(data, validation=no_targets)
+    with pytest.raises(ao.checks.InputError, match="patience and metric need validation data"):
+        trained(data, patience=3)
+    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabelled serve a penalty"):
+        trained(data, penalty_weight=1.0)
+    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabelled serve a penalty"):
+        trained(data, unlabelled=no_targets)
+    with pytest.raises(ao.checks.InputError, match="penalty_weight must be at least 0"):
+        trained(data, penalty=SIRE, penalty_weight=-1.0)
+    with pytest.raises(ao.checks.InputError, match=r"loss must be one of .*did you mean 'mse'"):
+        trained(data, loss="msee")
+    with pytest.raises(ao.checks.InputError, match=r"window needs a recurrent model .*; got SetTransformer"):
+        trained(data, start=ao.SetTransformer(1, 1), window=4)
+    with pytest.raises(ao.checks.InputError, match="tensorboard=True needs a workdir"):
+        trained(data, tensorboard=True)
+    with pytest.raises(TypeError, match=r"penalty must be a penalty, such as anyorder.SIRE\(\).*; got 'sire'"):
+        trained(data, penalty="sire", penalty_weight=1.0)
+    with pytest.raises(ao.checks.InputError, match="unlabelled must have the 1 features of data; got 3"):
+        trained(data, unlabelled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.checks.InputError, match=r"device must be 'auto' or one torch has here, .*; got 'cdua'"):
+        trained(data, device="cdua")
+    with pytest.raises(TypeError, match=r"takes class numbers \(int64\); data.targets are torch.float32"):
+        trained(data, loss="cross-entropy")
+    two = ao.RecurrentSetModel(1, 2, hidden=6)
+    for label in (2, -1):
+        labelled = SetData.of(data, torch.where(torch.arange(48) == 7, label, 1))
+        words = f"class numbers from 0 to 1, one an output of the model; data.targets hold {label}"
+        with pytest.raises(ao.checks.InputError, match=words):
+            trained(labelled, start=two, loss="cross-entropy")
+        with pytest.raises(ao.checks.InputError, match=r"validation\.targets hold"):
+            trained(SetData.of(data, torch.ones(48).long()), start=two, loss="cross-entropy", validation=labelled)
+    with pytest.raises(ao.checks.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
+        trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)
+    weights = torch.ones(48)
+    with pytest.raises(ao.checks.InputError, match="with weights the loss must return one value a sample"):
+        trained(SetData(data.elements, data.offsets, data.targets, weights), loss=F.mse_loss)
+    for bad in (0 * weights, torch.where(torch.arange(48) == 7, -0.5, weights)):
+        with pytest.raises(ao.checks.InputError, match=r"data\.weights must not be negative and not all zero"):
+            trained(SetData(data.elements, data.offsets, data.targets, bad))
+        with pytest.raises(ao.checks.InputError, match=r"validation\.weights must not be negative and not all zero"):
+            trained(data, validation=SetData(data.elements, data.offsets, data.targets, bad))
+
+
+def test_a_loss_by_name_compares_numbers_one_by_one():
+    x = torch.rand(8, 3, 1)
+    for outputs, targets in ((1, torch.rand(8, 2)), (8, torch.rand(8)), (3, torch.rand(8))):
+        with pytest.raises(
+            ao.checks.InputError, match=rf"of one shape; the model gives \[8, {outputs}\], the targets of the"
+        ):
+            trained(SetData.of(x, targets), start=ao.RecurrentSetModel(1, outputs), loss="mse", batch_size=8)
+    for loss in ("mse", "l1", "huber"):
+        histories = []
+        for targets in (torch.arange(8) % 2, torch.arange(8) % 2 == 1, torch.arange(8.0) % 2):
+            histories.append([record["loss"] for record in trained(SetData.of(x, targets), loss=loss)[1].history])
+        assert histories[0] == histories[1] == histories[2]
+
+
+def test_shares_of_the_classes_may_be_whole_and_must_be_one_a_class():
+    x, classes = torch.rand(9, 3, 1), torch.arange(9) % 3
+    losses = []
+    for targets in (classes, F.one_hot(classes), F.one_hot(classes).double()):
+        torch.manual_seed(0)
+        _, result = trained(SetData.of(x, targets), start=ao.RecurrentSetModel(1, 3, hidden=4), loss="cross-entropy")
+        losses.append([record["loss"] for record in result.history])
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[1] == losses[2]
+    with pytest.raises(ao.checks.InputError, match=r"shares of the 3 classes \[N, 3\]; data.targets are \[9, 1\]"):
+        trained(SetData.of(x, classes[:, None]), start=ao.RecurrentSetModel(1, 3), loss="cross-entropy")
+
+
+def test_what_is_no_data_no_loss_no_penalty_and_no_folder_is_refused(tmp_path):
+    with pytest.raises(ao.checks.InputTypeError, match=r"data must be a SetData \(SetData.of makes one from a list"):
+        train(model(), "mse", [[1.0]])
+    with pytest.raises(ao.checks.InputTypeError, match="validation must be a SetData"):
+        train(model(), "mse", sums(), validation=[[1.0]])
+    with pytest.raises(
+        ao.checks.InputError, match="loss must be one of 'cross-entropy', 'mse', 'l1', 'huber'; got None"
+    ):
+        train(model(), None, sums())
+    with pytest.raises(ao.checks.InputTypeError, match=r"penalty must be a penalty, such as anyorder\.SIRE"):
+        train(model(), "mse", sums(), penalty=ao.SubsetPenalty)
+    with pytest.raises(ao.checks.InputError, match=r"data.weights must be one number a sample; got shape \[48, 2\]"):
+        train(model(), "mse", SetData.of(sums(), weights=torch.rand(48, 2)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ao.checks.InputError, match=r"workdir must be a folder; .*file is a file"):
+        train(model(), "mse", sums(), workdir=tmp_path / "file")
+    with pytest.raises(ao.checks.InputTypeError, match="maximize must be True or False; got 'False'"):
+        TrainConfig(maximize="False")
+
+
+def test_what_has_no_readout_inside_is_not_read_in_windows():
+    from anyorder.models.base import Standardised
+
+    with pytest.raises(ao.checks.InputError, match="window needs a recurrent model"):
+        train(Standardised(1, 1, "janossy"), "mse", sums(), config=TrainConfig(window=2))
+    assert training.reads_in_windows(Standardised(1, 1, "recurrent"))

@@ -1,0 +1,346 @@
+"""certify: agrees with enumeration of all sequences, closes, shows counterexamples, and does little work."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+import torch
+from torch import nn
+
+import anyorder as ao
+from anyorder.models.base import Standardised
+from anyorder.recurrences import known
+from anyorder.recurrences.trajectory import tree_leaves
+
+BITS = torch.tensor([[0.0], [1.0]])
+
+
+def enumerate_gap(r, alphabet, length, readout=None):
+    """The largest component-wise difference between two orderings of one multiset, over all k^L sequences."""
+    ends = defaultdict(list)
+    state = r.start(1)
+    level = [((), state)]
+    for _ in range(length):
+        level = [((*word, a), r.step(alphabet[a][None], state)) for word, state in level for a in range(len(alphabet))]
+        for word, state in level:
+            shown = state if readout is None else readout(state)
+            flat = torch.cat([leaf.flatten().double() for leaf in tree_leaves(shown)])
+            ends[tuple(sorted(word))].append(flat)
+    return max((torch.stack(group).amax(0) - torch.stack(group).amin(0)).max().item() for group in ends.values())
+
+
+def seeded(module, seed):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return module
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_agrees_with_enumeration_on_random_networks(kind, seed):
+    r = ao.recurrence(seeded(kind(2, 3, num_layers=1 + seed % 2), seed))
+    alphabet = torch.randn(3, 2, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        expected = enumerate_gap(r, alphabet, 4)
+    proof = ao.certify(r, alphabet, max_length=4)
+    assert proof.max_gap == pytest.approx(expected, rel=1e-5)
+    assert proof.invariant is False
+    first, second = proof.counterexample
+    assert sorted(first.tolist()) == sorted(second.tolist())
+    ends = [tree_leaves(r.scan(word[None]).last) for word in proof.counterexample]
+    assert max((a - b).abs().max().item() for a, b in zip(*ends, strict=True)) > 0
+
+
+def automaton(table, start=0):
+    """A recurrence that looks its next state up: letters and states are whole numbers."""
+    return ao.recurrence(
+        lambda element, state: table[state.long()[:, 0], element.long()[:, 0]][:, None].to(state),
+        start=torch.full((1, 1), float(start)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_agrees_with_enumeration_on_random_automata(seed):
+    generator = torch.Generator().manual_seed(seed)
+    states, letters = 2 + seed % 4, 2 + seed % 2
+    table = torch.randint(states, (states, letters), generator=generator)
+    if seed % 3 == 0:  # a commuting one: every letter adds to the state
+        table = (torch.arange(states)[:, None] + torch.randint(states, (letters,), generator=generator)) % states
+    r, alphabet = automaton(table), torch.arange(float(letters))[:, None]
+    fold = torch.randint(2, (states,), generator=generator).float()
+    for readout in (None, lambda state: fold[state.long()]):
+        proof = ao.certify(r, alphabet, max_length=6, readout=readout)
+        assert proof.max_gap == enumerate_gap(r, alphabet, 6, readout)
+        assert proof.invariant == (proof.max_gap == 0) == (proof.counterexample is None)
+        if proof.invariant and proof.closed:  # then it holds beyond max_length too
+            assert enumerate_gap(r, alphabet, 8 if letters == 2 else 7, readout) == 0
+        if proof.counterexample is not None:
+            ends = [r.scan(word[None]).last for word in proof.counterexample]
+            assert not torch.equal(*(ends if readout is None else map(readout, ends)))
+    if seed % 3 == 0:
+        assert ao.certify(r, alphabet, max_length=6).closed
+
+
+def test_parity_is_certified_for_every_length_with_few_steps():
+    proof = ao.certify(known.parity(), BITS, max_length=16)
+    assert proof.invariant
+    assert proof.closed
+    assert proof.counterexample is None
+    assert proof.max_gap == 0.0
+    assert proof.states_visited == 2
+    every_sequence = sum(2**length for length in range(1, 17))  # prefixes shared
+    assert proof.steps <= every_sequence / 50
+    assert "every length" in str(proof)
+
+
+def test_sums_are_certified_up_to_the_length_and_never_close():
+    proof = ao.certify(known.sum(), torch.tensor([[1.0], [2.0], [-5.0]]), max_length=10)
+    assert proof.invariant
+    assert not proof.closed
+    assert proof.steps < 3**10 / 50
+    assert "up to length 10" in str(proof)
+
+
+def test_closed_needs_room_for_the_swap():
+    """A letter that matters only after another: length 2 tells nothing of the swap at depth 1."""
+    table = torch.tensor([[1, 1], [2, 3], [2, 3], [3, 2]])  # ab and ba agree from 0, not from 1
+    r, alphabet = automaton(table), torch.tensor([[0.0], [1.0]])
+    short = ao.certify(r, alphabet, max_length=1)
+    assert short.invariant
+    assert not short.closed
+    assert not ao.certify(r, alphabet, max_length=3).invariant
+
+
+def test_states_that_repeat_do_not_close_a_read_out_that_will_disagree():
+    """All states are known after 3 letters and every read-out agrees so far, yet longer multisets disagree."""
+    table, fold = torch.tensor([[1, 2], [0, 3], [3, 1], [1, 0]]), torch.tensor([0.0, 0.0, 0.0, 1.0])
+    r, alphabet = automaton(table), torch.tensor([[0.0], [1.0]])
+    proof = ao.certify(r, alphabet, max_length=3, readout=lambda state: fold[state.long()])
+    assert proof.invariant
+    assert not proof.closed
+    longer = ao.certify(r, alphabet, max_length=8, readout=lambda state: fold[state.long()])
+    assert not longer.invariant
+    assert longer.closed
+
+
+@pytest.mark.parametrize("place", [1, 2, 4])
+def test_a_swap_at_the_very_end_is_seen(place):
+    """The state keeps the element at one place: the shortest multiset that shows it ends there."""
+
+    def keep(element, state):
+        count, kept = state
+        return count + 1, torch.where(count == place, element, kept)
+
+    r = ao.recurrence(keep, start=(torch.zeros(1, 1), torch.zeros(1, 1)))
+    assert ao.certify(r, BITS, max_length=place).invariant
+    proof = ao.certify(r, BITS, max_length=place + 1)
+    assert not proof.invariant
+    assert len(proof.counterexample[0]) == place + 1
+
+
+def test_tolerance_and_readout():
+    leaky = ao.recurrence(lambda element, state: 0.5 * state + element, start=torch.zeros(1, 1))
+    gap = enumerate_gap(leaky, BITS, 5)
+    assert ao.certify(leaky, BITS, 5, tolerance=gap).invariant
+    refused = ao.certify(leaky, BITS, 5, tolerance=gap - 1e-6)
+    assert not refused.invariant
+    assert refused.max_gap == gap
+    assert ao.certify(leaky, BITS, 5, readout=lambda state: state * 0).invariant
+    shortest = ao.certify(leaky, BITS, 5).counterexample
+    assert [len(word) for word in shortest] == [2, 2]
+    assert "Order matters: [" in str(ao.certify(leaky, BITS, 5))
+
+
+def test_zeros_of_both_signs_stay_apart_but_agree():
+    """-0.0 equals 0.0 as a number and is another state: 1/s tells them apart one step later."""
+    signed = ao.recurrence(
+        lambda element, state: torch.where(state == 0, state.new_tensor(-0.0).copysign(element), state),
+        start=torch.zeros(1, 1),
+    )
+    proof = ao.certify(signed, torch.tensor([[1.0], [-1.0]]), max_length=4)
+    assert proof.states_visited == 2
+    assert proof.invariant
+    sign = ao.certify(signed, torch.tensor([[1.0], [-1.0]]), 4, readout=lambda s: torch.copysign(s + 1, s))
+    assert not sign.invariant
+
+
+def test_nested_states_models_and_embeddings():
+    model = ao.RecurrentSetModel(2, 3, cell="lstm", hidden=4, layers=2)
+    letters = torch.randn(2, 2, generator=torch.Generator().manual_seed(0))
+    proof = ao.certify(model, letters, max_length=4)
+    recurrence, encoded = model.recurrence, model.encode(letters[None])[0]
+    with torch.no_grad():
+        assert proof.max_gap == pytest.approx(enumerate_gap(recurrence, encoded, 4), rel=1e-4)
+    assert model.training  # evaluated in eval mode, handed back in its own
+    read = ao.certify(model, letters, max_length=4, readout=model.readout)
+    assert read.max_gap != proof.max_gap
+
+
+def test_orderings_of_a_trained_like_parity_network():
+    """A parity cell with a little noise in its weights: not exact, certified through its decision."""
+    r = known.parity()
+    with torch.no_grad():
+        for parameter in r.parameters():
+            parameter += 1e-4 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    assert not ao.certify(r, BITS, max_length=8).invariant
+    decided = ao.certify(r, BITS, max_length=8, readout=lambda state: (state > 0.5).float())
+    assert decided.invariant
+    for word in itertools.product([0.0, 1.0], repeat=8):
+        assert (r.scan(torch.tensor(word)[None, :, None]).last > 0.5).item() == sum(word) % 2
+
+
+def test_a_trained_parity_network_is_certified_to_a_length_and_then_refuted():
+    """Trained on all words of at most 5 bits: its decisions are proved there, and a counterexample found beyond."""
+    model = ao.RecurrentSetModel(1, 1, hidden=8)
+    words = [torch.tensor(word) for n in range(1, 6) for word in itertools.product([0.0, 1.0], repeat=n)]
+    elements, lengths = ao.pad(words)
+    odd = torch.tensor([word.sum() % 2 for word in words])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(250):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(elements, lengths)[:, 0], odd)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def decide(state):
+        return (model.readout(state) > 0).float()
+
+    assert ao.certify(model, BITS, max_length=5, readout=decide).invariant
+    proof = ao.certify(model, BITS, max_length=13, readout=decide)
+    assert not proof.invariant
+    one, other = proof.counterexample
+    assert one.sum() == other.sum()
+    assert len(one) == len(other) > 5
+    assert (model(one[None]) > 0).item() != (model(other[None]) > 0).item()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"alphabet": [[0.0]]}, TypeError, r"alphabet must be a tensor \[k, D\]; got list"),
+        ({"alphabet": torch.zeros(2)}, ValueError, r"alphabet must have shape \[k, D\].*got \[2\]"),
+        ({"alphabet": torch.zeros(0, 1)}, ValueError, "at least one letter"),
+        ({"alphabet": torch.tensor([[float("nan")]])}, ValueError, "alphabet must be finite"),
+        ({"max_length": 0}, ValueError, "max_length must be at least 1"),
+        ({"tolerance": -1.0}, ValueError, "tolerance must be at least 0"),
+        ({"r": print}, TypeError, "certify takes a recurrence"),
+        ({"readout": lambda state: 3}, ValueError, r"readout must give a tensor \[1, …\] a batch; got int"),
+    ],
+)
+def test_refusals(change, error, message):
+    arguments = {"r": known.parity(), "alphabet": BITS, **change}
+    with pytest.raises(error, match=message):
+        ao.certify(**arguments)
+
+
+class Places(nn.Module):
+    """An encoder that weighs an element by its place."""
+
+    def forward(self, x):
+        return x * (1 + torch.arange(x.shape[1], dtype=x.dtype))[None, :, None]
+
+
+class Neighbours(nn.Module):
+    """An encoder that adds to each element the one before it."""
+
+    def forward(self, x):
+        return x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+class Repeats(nn.Module):
+    """An encoder that replaces an element equal to the one before it."""
+
+    def forward(self, x):
+        before = nn.functional.pad(x, (0, 0, 1, 0), value=-1.0)[:, :-1]
+        return torch.where(x == before, torch.full_like(x, 9.0), x)
+
+
+class FirstPlaces(nn.Module):
+    """An encoder that forgets what stands beyond 12 places."""
+
+    def forward(self, x):
+        return x * (torch.arange(x.shape[1]) < 12)[None, :, None]
+
+
+@pytest.mark.parametrize("encoder", [Places(), Neighbours(), Repeats()], ids=["place", "neighbours", "repeats"])
+def test_an_encoder_that_looks_around_is_refused(encoder):
+    """The sum ignores order, the encoder before it does not: the model's outputs differ."""
+    model, letters = ao.RecurrentSetModel(1, 1, cell=known.sum(), encoder=encoder).eval(), torch.tensor([[1.0], [2.0]])
+    words = letters[[0, 0, 1]], letters[[0, 1, 0]]
+    assert model(words[0][None]).item() != model(words[1][None]).item()
+    with pytest.raises(ao.checks.InputError, match="must treat every element by itself"):
+        ao.certify(model, letters, max_length=4)
+
+
+def test_an_own_encoder_is_sampled_and_never_certified_for_every_length():
+    model = ao.RecurrentSetModel(1, 1, cell=known.parity(), encoder=FirstPlaces())
+    proof = ao.certify(model, BITS, max_length=12)  # the places where it forgets are not among these
+    assert proof.invariant
+    assert proof.encoder_sampled
+    assert not proof.closed
+    assert "Certified up to length 12" in str(proof)
+    assert "tried on sample words, not proved" in str(proof)
+    with pytest.raises(ao.checks.InputError, match="must treat every element by itself"):
+        ao.certify(model, BITS, max_length=13)
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+def test_an_encoder_of_layers_is_trusted_unless_hooks_change_it(standardised):
+    encoder = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    with torch.no_grad():
+        encoder[0].weight.fill_(1.0), encoder[0].bias.zero_()
+    options = {"cell": known.parity(), "encoder": encoder}
+    model = Standardised(1, 1, "recurrent", options) if standardised else ao.RecurrentSetModel(1, 1, **options)
+    proof = ao.certify(model, BITS)
+    assert proof.closed
+    assert not proof.encoder_sampled
+    encoder[0].register_forward_hook(lambda module, inputs, output: output)
+    proof = ao.certify(model, BITS)
+    assert proof.encoder_sampled
+    assert not proof.closed
+
+
+def test_each_letter_is_encoded_by_itself():
+    model = ao.RecurrentSetModel(2, 1, cell=known.sum(), encoder=nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
+    letters = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    assert ao.certify(model, letters, max_length=2, tolerance=1e-5).invariant
+    with pytest.raises(ao.checks.InputError, match="averages over 3 orderings"):
+        ao.certify(ao.RecurrentSetModel(1, 1, orderings=3), BITS)
+
+
+def test_whole_numbers_beyond_those_of_float64_are_compared_exactly():
+    large = ao.recurrence(lambda e, s: 3 * s + e, start=torch.full((1, 1), 2**55, dtype=torch.int64))
+    bits = torch.tensor([[0], [1]])
+    proof = ao.certify(large, bits, max_length=3)
+    assert not proof.invariant
+    assert proof.max_gap == 8.0  # 100 and 001 in base 3
+    counted = ao.recurrence(lambda e, s: s + e, start=torch.full((1, 1), 2**60, dtype=torch.int64))
+    assert ao.certify(counted, bits, max_length=3).invariant
+
+
+def test_both_parts_of_a_complex_state_count():
+    digits = ao.recurrence(
+        lambda e, s: torch.complex(s.real + e, 10 * s.imag + e), start=torch.zeros(1, 1, dtype=torch.complex64)
+    )
+    proof = ao.certify(digits, torch.tensor([[1.0], [2.0]]), max_length=3)
+    assert not proof.invariant
+    assert proof.max_gap == 99.0
+
+
+def test_a_step_that_writes_into_its_state_gets_no_certificate():
+    digits = ao.recurrence(lambda e, s: s.mul_(10).add_(e), start=torch.zeros(1, 1))
+    with pytest.raises(ao.checks.InputError, match="step must not write into its element or state"):
+        ao.certify(digits, torch.tensor([[1.0], [2.0]]), max_length=3)
+
+
+def test_too_many_states_and_infinite_states_are_refused():
+    digits = ao.recurrence(lambda element, state: 10 * state + element, start=torch.zeros(1, 1))
+    with pytest.raises(ao.checks.InputError, match="more than max_states = 100 distinct states at length 7"):
+        ao.certify(digits, BITS, max_length=12, max_states=100)
+    explosive = ao.recurrence(lambda element, state: state * 1e30 + 1e30, start=torch.ones(1, 1))
+    with pytest.raises(ao.checks.InputError, match="step gave NaN or an infinite value"):
+        ao.certify(explosive, BITS, max_length=4)

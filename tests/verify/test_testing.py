@@ -1,0 +1,169 @@
+"""The assertions pass on what is invariant, fail on what is not, and show the two inputs and outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import anyorder as ao
+from anyorder.recurrences import known
+from anyorder.verify.assertions import assert_chunking_invariant, assert_order_invariant, assert_padding_invariant
+
+
+@pytest.fixture
+def ragged(generator):
+    return torch.randn(6, 8, 2, generator=generator), torch.tensor([8, 5, 1, 0, 3, 8])
+
+
+def masked_sum(elements, lengths):
+    inside = torch.arange(elements.shape[1]) < lengths[:, None]
+    return torch.where(inside[:, :, None], elements, 0.0).sum(1)
+
+
+def test_order(ragged, generator):
+    elements, lengths = ragged
+    assert_order_invariant(masked_sum, elements, lengths, generator=generator)
+    assert_order_invariant(lambda e: e.max(1), elements.numpy(), generator=generator)
+    assert_order_invariant(known.max(), elements[:, :, :1].abs() + 1, generator=generator)
+    assert_order_invariant(ao.DeepSets(2, 3), elements, lengths, generator=generator)
+    with pytest.raises(AssertionError, match="depends on the order"):
+        assert_order_invariant(ao.RecurrentSetModel(2, 3), elements, lengths, generator=generator)
+
+
+def test_order_failure_shows_both_orders_and_outputs(generator):
+    x = torch.tensor([[[5.0], [5.0]], [[1.0], [2.0]]])
+    with pytest.raises(AssertionError) as failure:
+        assert_order_invariant(lambda e: e[:, -1], x, generator=generator)
+    assert str(failure.value) == (
+        "the output depends on the order of the elements (largest difference 1, allowed 1e-05)\n"
+        "  sample 1, order [0, 1] (given): [2.0]\n"
+        "  sample 1, order [1, 0]:         [1.0]"
+    )
+
+
+def test_order_tolerances(generator):
+    x = torch.tensor([[[100.0], [101.0]]])
+    assert_order_invariant(lambda e: e[:, -1], x, atol=1.0, generator=generator)
+    assert_order_invariant(lambda e: e[:, -1], x, atol=0.0, rtol=0.01, generator=generator)
+    with pytest.raises(AssertionError, match=r"allowed 0 \+ 0.001 of the value"):
+        assert_order_invariant(lambda e: e[:, -1], x, atol=0.0, rtol=0.001, generator=generator)
+    with pytest.raises(ao.checks.InputError, match="atol must be at least 0"):
+        assert_order_invariant(lambda e: e[:, -1], x, atol=-1.0)
+    with pytest.raises(ao.checks.InputError, match="permutations must be at least 1"):
+        assert_order_invariant(lambda e: e[:, -1], x, permutations=0)
+
+
+def test_a_rare_dependence_is_found_by_enough_permutations(generator):
+    """Only one of 24 orderings differs, and it is not the reversed one."""
+    x = torch.arange(4.0)[None, :, None]
+    rare = torch.tensor([1.0, 3.0, 0.0, 2.0])
+
+    def predict(elements):
+        return (elements[:, :, 0] == rare).all(1).float()
+
+    assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(AssertionError, match=r"order \[1, 3, 0, 2\]"):
+        assert_order_invariant(predict, x, permutations=200, generator=generator)
+    rare = torch.tensor([3.0, 2.0, 1.0, 0.0])  # the reversed order is always tried
+    with pytest.raises(AssertionError, match=r"order \[3, 2, 1, 0\]"):
+        assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", ["recurrent", "deepsets"])
+def test_padding_of_our_models(name, ragged):
+    from anyorder.models.recurrent import MODELS
+
+    assert_padding_invariant(MODELS[name](2, 3), *ragged)
+
+
+def test_padding(ragged):
+    elements, lengths = ragged
+    assert_padding_invariant(masked_sum, elements, lengths)
+    assert_padding_invariant(masked_sum, torch.randint(9, (3, 4, 2)), torch.tensor([4, 2, 1]))
+
+    def multiplied(elements, lengths):  # 0 · NaN is NaN
+        return (elements * (torch.arange(elements.shape[1]) < lengths[:, None])[:, :, None]).sum(1)
+
+    assert_padding_invariant(multiplied, elements, lengths, fills=(0.0, 1000.0))
+    with pytest.raises(AssertionError, match="padding set to nan reaches the output"):
+        assert_padding_invariant(multiplied, elements, lengths)
+    with pytest.raises(AssertionError, match="padding set to 1000"):
+        assert_padding_invariant(lambda e, lengths: e.sum(1), elements, lengths)
+    with pytest.raises(AssertionError, match="depends on padding or batch mates"):  # extra zeros are felt
+        assert_padding_invariant(lambda e, lengths: masked_sum(e, lengths) + e.shape[1], elements, lengths, fills=(0,))
+    with pytest.raises(AssertionError) as failure:  # the batch is felt
+        assert_padding_invariant(
+            lambda e, lengths: masked_sum(e, lengths) - masked_sum(e, lengths).mean(0), elements, lengths
+        )
+    assert "elements alone: [0.0, 0.0]" in str(failure.value)
+
+
+def test_padding_refusals(ragged):
+    with pytest.raises(ao.checks.InputError, match="needs lengths"):
+        assert_padding_invariant(masked_sum, ragged[0], None)
+    with pytest.raises(ao.checks.InputTypeError, match="needs a model that takes lengths"):
+        assert_padding_invariant(lambda e: e.sum(1), *ragged)
+    with pytest.raises(ao.checks.InputError, match="fills must name at least one number"):
+        assert_padding_invariant(masked_sum, *ragged, fills=())
+    with pytest.raises(ao.checks.InputError, match="NaN is none for whole numbers"):
+        assert_padding_invariant(masked_sum, ragged[0].long(), ragged[1], fills=(float("nan"),))
+
+
+def test_padding_of_numpy_functions_and_estimators():
+    def mean(elements, lengths):
+        return np.array([e[:n].sum() for e, n in zip(elements, lengths, strict=True)])
+
+    assert_padding_invariant(mean, np.ones((3, 4, 1)), np.array([4, 2, 0]))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_chunks(kind, ragged):
+    assert_chunking_invariant(kind(2, 5, num_layers=2), *ragged)
+    assert_chunking_invariant(ao.RecurrentSetModel(2, 3), *ragged)
+    assert_chunking_invariant(known.sum(), ragged[0][:, :, :1])
+
+
+def test_chunks_of_sets_whose_padding_holds_anything():
+    lengths = torch.tensor([5, 2, 0])
+    padding = (torch.arange(5) >= lengths[:, None])[:, :, None]
+    elements, whole = torch.randn(3, 5, 2), torch.randint(9, (3, 5, 1))
+    assert_chunking_invariant(ao.RecurrentSetModel(2, 3), elements.masked_fill(padding, float("nan")), lengths)
+    embedded = ao.RecurrentSetModel(1, 3, embedding=(9, 4, "learned"))
+    assert_chunking_invariant(embedded, whole.masked_fill(padding, -1), lengths)
+
+
+def test_chunk_failure_shows_both_outputs(ragged):
+    class Forgetful(type(known.sum())):
+        """Starts anew with every scan."""
+
+        def scan_unchecked(self, elements, lengths, *, state=None, dropout=False):
+            return super().scan_unchecked(elements, lengths, state=None, dropout=dropout)
+
+    r = known.sum()
+    r.__class__ = Forgetful
+    with pytest.raises(AssertionError) as failure:
+        assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(2,))
+    assert str(failure.value) == (
+        "the output depends on the pieces the elements arrive in (largest difference 2, allowed 1e-05)\n"
+        "  sample 0, all 4 elements at once: [4.0]\n"
+        "  sample 0, in pieces of 2: [2.0]"
+    )
+
+
+def test_chunk_refusals(ragged):
+    with pytest.raises(ao.checks.InputTypeError, match="recurrence takes"):
+        assert_chunking_invariant(3, *ragged)
+    with pytest.raises(ao.checks.InputError, match="chunks must be at least 1"):
+        assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=(0,))
+    with pytest.raises(ao.checks.InputError, match="chunks must name at least one number of elements"):
+        assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=())
+
+    class Partial(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrence = ao.recurrence(nn.GRU(2, 2))
+
+    with pytest.raises(ao.checks.InputTypeError, match="must also have encode and readout"):
+        assert_chunking_invariant(Partial(), *ragged)
