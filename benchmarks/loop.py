@@ -86,7 +86,7 @@ def peak_of_a_step(n: int, window: int, hidden: int = 128, batch: int = 16) -> f
 
     def run(length: int, window: int) -> None:
         data = SetData.of(torch.rand(batch, length, 3), torch.rand(batch))
-        config = TrainConfig(epochs=2, batch_size=batch, window=window, device="cpu")
+        config = TrainConfig(epochs=2, batch_size=batch, truncate=window, device="cpu")
         model = ao.RecurrentSetModel(3, 1, hidden=hidden)
         penalty = ao.SIRE(prefixes="given", window=1)
         train(model, "mse", data, config=config, penalty=penalty, penalty_weight=1.0, progress=False)

@@ -501,7 +501,7 @@ def test_sets_without_a_target_change_what_is_learnt_through_the_penalty(run, tm
     visits(40, seed=5).drop(columns="outcome").to_csv("more.csv", index=False)
     assert run(f"{TRAIN} --penalty-weight 1")[0] == 0
     plain = ao.load("model").model_.state_dict()
-    status, out, err = run(f"{TRAIN} --penalty-weight 1 --unlabelled more.csv --force")
+    status, out, err = run(f"{TRAIN} --penalty-weight 1 --unlabeled more.csv --force")
     assert status == 0, err
     assert "40 sets without a target serve the penalty" in out
     with_more = ao.load("model").model_.state_dict()
@@ -514,7 +514,7 @@ def test_sets_without_a_target_are_not_said_to_serve_where_there_is_no_penalty(r
     visits().to_csv("t.csv", index=False)
     visits(40, seed=5).drop(columns="outcome").to_csv("more.csv", index=False)
     train = TRAIN.replace("--hidden 4", "")
-    status, out, err = run(f"{train} {options} --unlabelled more.csv")
+    status, out, err = run(f"{train} {options} --unlabeled more.csv")
     assert status == 0, err
     assert "40 sets without a target are not used: this training has no penalty" in out
 
@@ -725,7 +725,7 @@ BAD_WORDS = {
     "fraction": (f"{TRAIN} --force --validation-fraction 1", "--validation-fraction must be below 1"),
     "seed": (f"{TRAIN} --force --seed=-1", "--seed must be at least 0"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
-    "unlabelled": (f"{TRAIN} --force --unlabelled other.csv", "other.csv has no column 'drug'"),
+    "unlabeled": (f"{TRAIN} --force --unlabeled other.csv", "other.csv has no column 'drug'"),
     "no model": ("predict nowhere t.csv --out p.csv", "there is no model folder nowhere"),
     "other features": ("predict model other.csv --out p.csv", "has no column 'drug'"),
     "text at predict": ("predict model text.csv --out p.csv", "feature 'dose' holds text among its numbers: 'lots'"),
@@ -970,12 +970,12 @@ def test_an_unfinished_run_is_known_by_its_place_and_all_it_reads(run, tmp_path,
     words = TRAIN.replace("--out model", "--out a/model")
     with monkeypatch.context() as patch:
         interrupted_after(patch, 1)
-        run(f"{words} --unlabelled more.csv")
-    for others in (words, TRAIN.replace("--out model", "--out b/model --unlabelled more.csv")):
+        run(f"{words} --unlabeled more.csv")
+    for others in (words, TRAIN.replace("--out model", "--out b/model --unlabeled more.csv")):
         status, _, err = run(others)
         assert status == 0, err
     shutil.rmtree("a/model")
-    assert run(f"{words} --unlabelled more.csv --resume")[0] == 0
+    assert run(f"{words} --unlabeled more.csv --resume")[0] == 0
 
 
 def test_a_resumed_run_replaces_a_model_only_if_it_was_started_to(run, here, monkeypatch):

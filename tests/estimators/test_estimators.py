@@ -176,7 +176,7 @@ def test_the_penalty_makes_predictions_ignore_order():
     assert gap[30.0] < 0.5 * gap[0.0]
 
 
-def test_unlabelled_sets_and_every_kind_of_penalty_are_used():
+def test_unlabeled_sets_and_every_kind_of_penalty_are_used():
     X, y = ragged_sums(24)
     more, _ = ragged_sums(50, seed=1)
     plain = regressor(penalty=None).fit(X, y).predict(X)

@@ -129,15 +129,15 @@ def test_standardising_can_give_a_deviation(tmp_path):
 
 
 @pytest.mark.parametrize(("method", "uses"), [("plain", False), ("deepsets", False), ("sire", True)])
-def test_only_a_penalty_reads_the_unlabelled_rest(tmp_path, monkeypatch, method, uses):
+def test_only_a_penalty_reads_the_unlabeled_rest(tmp_path, monkeypatch, method, uses):
     data = generated.beats()
     one = run(tmp_path / "a", method, data, labels=0.2)
     few_labels = real_runs.datasets.few_labels
 
     def scaled_rest(train, fraction, *, seed):
-        labelled, rest = few_labels(train, fraction, seed=seed)
+        labeled, rest = few_labels(train, fraction, seed=seed)
         assert rest.targets is None
-        return labelled, SetData(rest.elements * 3, rest.offsets)
+        return labeled, SetData(rest.elements * 3, rest.offsets)
 
     monkeypatch.setattr(real_runs.datasets, "few_labels", scaled_rest)
     two = run(tmp_path / "b", method, data, labels=0.2)
@@ -170,7 +170,7 @@ def test_the_step_is_timed_against_plain_torch(tmp_path, monkeypatch):
     trial = Trial("test", "sire", SETTING, seed=0, scale="smoke")
     assert real_runs.run_split(trial, generated.beats(), tmp_path)[0]["metrics"]["step_rate_over_plain_torch"] == 0.875
     assert calls[0]["penalty_weight"] == SETTING["penalty_weight"]
-    assert "unlabelled" in calls[0]
+    assert "unlabeled" in calls[0]
     other = dataclasses.replace(trial, method="deepsets")
     (invariant,) = real_runs.run_split(other, generated.beats(), tmp_path / "d")
     assert "step_rate_over_plain_torch" not in invariant["metrics"]
@@ -381,8 +381,8 @@ def test_the_picture_of_clouds_has_as_many_points_as_the_experiment(monkeypatch)
 
 def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
     data = SetData(torch.zeros(41, 1), torch.arange(42), torch.tensor([0] * 40 + [1]))
-    labelled, _ = datasets.few_labels(data, 0.1, seed=0)
-    assert labelled.targets.tolist() == [0] * len(labelled)
+    labeled, _ = datasets.few_labels(data, 0.1, seed=0)
+    assert labeled.targets.tolist() == [0] * len(labeled)
     for name in ("ecg", "activity"):
         choices = REAL_EXPERIMENTS[name].choices
         assert "at least one of each class that has two or more" in choices

@@ -628,9 +628,7 @@ def test_experiments_without_rows_are_named_and_a_slow_trial_does_not_set_the_se
         row["seconds"] = 1000.0 if row["seed"] == 0 else 10.0
     section = section_of(EXPERIMENTS["parity"], "laptop", rows)
     assert {entry.seconds for entry in section.entries} == {10.0}
-    assert "\n| sub-vs-sire | SIRE beats SUB from 200 samples | SIRE .792, SUB .759 | `anyorder" in markdown(
-        [section]
-    )
+    assert "\n| sub-vs-sire | SIRE beats SUB from 200 samples | SIRE .792, SUB .759 | `anyorder" in markdown([section])
 
 
 def test_what_a_curve_does_not_have_is_not_drawn():

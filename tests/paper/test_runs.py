@@ -56,10 +56,10 @@ def test_training_helps_and_penalties_take_order_out(tmp_path):
     assert figures["sub"]["order_gap"] < figures["plain"]["order_gap"] / 10
 
 
-def test_pooling_ignores_order_and_unlabelled_samples_reach_the_penalty(tmp_path):
+def test_pooling_ignores_order_and_unlabeled_samples_reach_the_penalty(tmp_path):
     assert run("deepsets", tmp_path)[0]["metrics"]["order_gap"] < 1e-9
     alone = run("sire", tmp_path, penalty_weight=10.0)
-    helped = run("sire+unlabelled", tmp_path, penalty_weight=10.0, unlabelled=400)
+    helped = run("sire+unlabeled", tmp_path, penalty_weight=10.0, unlabeled=400)
     assert alone[0]["metrics"] != helped[0]["metrics"]
 
 

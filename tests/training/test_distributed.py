@@ -38,7 +38,7 @@ RUN = """
         "long": SetData.of(torch.rand(41, 6, 1, generator=g), torch.rand(41, generator=g)),
     }
     validation = SetData.of(sets([2, 0, 1, 2, 2]), torch.rand(5, generator=g))
-    unlabelled = SetData.of(sets([2] * 19))
+    unlabeled = SetData.of(sets([2] * 19))
     penalties = {
         "none": None, "swap": ao.SIRE(prefixes="given", window=1), "subset": ao.SIRE(),
         "relative": ao.SIRE(relative=True),
@@ -59,7 +59,7 @@ RUN = """
         return train(
             model, "mse", data[job["data"]], penalty=penalties[job["penalty"]],
             penalty_weight=weight if job["penalty"] != "none" else 0.0, validation=validation, metric=metric,
-            unlabelled=unlabelled if job.get("unlabelled") else None,
+            unlabeled=unlabeled if job.get("unlabeled") else None,
             workdir=job.get("workdir"), progress=job.get("progress", False),
             config=TrainConfig(**{"epochs": 4, "batch_size": 10, **job.get("config", {})}),
         )
@@ -84,7 +84,7 @@ RUN = """
 JOBS = [
     {"name": "plain", "data": "pairs", "penalty": "none"},
     {"name": "penalised", "data": "pairs", "penalty": "swap"},
-    {"name": "unlabelled", "data": "pairs", "penalty": "swap", "unlabelled": True},
+    {"name": "unlabeled", "data": "pairs", "penalty": "swap", "unlabeled": True},
     {"name": "windows", "data": "long", "penalty": "swap", "config": {"window": 2}},
     {"name": "drawn", "data": "long", "penalty": "subset"},
 ]
@@ -129,7 +129,7 @@ def history(folder: Path, name: str, rank: int, world: int):
     return json.loads((folder / f"{name}-{rank}-of-{world}.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["plain", "penalised", "unlabelled", "windows"])
+@pytest.mark.parametrize("name", ["plain", "penalised", "unlabeled", "windows"])
 def test_two_processes_take_the_steps_of_one(runs, name):
     folder, _ = runs
     one, two, other = weights(folder, name, 0, 1), weights(folder, name, 0, 2), weights(folder, name, 1, 2)

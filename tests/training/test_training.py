@@ -59,7 +59,7 @@ def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, pena
     subject = start or model()
     extra = {
         k: options.pop(k)
-        for k in ("validation", "unlabelled", "metric", "augment", "workdir", "log", "loss")
+        for k in ("validation", "unlabeled", "metric", "augment", "workdir", "log", "loss")
         if k in options
     }
     config = TrainConfig(**{"epochs": 3, "batch_size": 16, **options})
@@ -113,9 +113,9 @@ def test_weight_zero_is_the_run_without_penalty_even_with_dropout_and_shuffling(
     data = ragged()
     options = {"order": "shuffle", "start": model(dropout=0.5)}
     zero, _ = trained(data, penalty=SIRE, penalty_weight=0.0, **options)
-    none, _ = trained(data, order="shuffle", start=model(dropout=0.5))
+    none, _ = trained(data, shuffle=True, start=model(dropout=0.5))
     assert torch.equal(flat(zero), flat(none))
-    some, _ = trained(data, order="shuffle", start=model(dropout=0.5), penalty=SIRE, penalty_weight=1.0)
+    some, _ = trained(data, shuffle=True, start=model(dropout=0.5), penalty=SIRE, penalty_weight=1.0)
     assert not torch.equal(flat(some), flat(none))
 
 
@@ -203,11 +203,11 @@ def test_the_precision_is_what_the_launcher_says_unless_it_is_given(monkeypatch)
     assert seen == [torch.bfloat16, torch.float32]
 
 
-def test_unlabelled_samples_lower_the_penalty_where_there_are_no_labels():
-    labelled, far = sums(16), SetData.of(-3 * torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(5)))
+def test_unlabeled_samples_lower_the_penalty_where_there_are_no_labels():
+    labeled, far = sums(16), SetData.of(-3 * torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(5)))
     options = {"penalty": SIRE, "penalty_weight": 10.0, "epochs": 60, "learning_rate": 0.02}
-    without, _ = trained(labelled, **options)
-    with_them, _ = trained(labelled, unlabelled=far, **options)
+    without, _ = trained(labeled, **options)
+    with_them, _ = trained(labeled, unlabeled=far, **options)
     batch = far.batch(torch.arange(64))
     gaps = [SIRE(m, *batch, generator=torch.Generator().manual_seed(0)).item() for m in (without, with_them)]
     assert gaps[1] < 0.5 * gaps[0]
@@ -235,12 +235,12 @@ def test_shuffling_reads_every_sample_in_fresh_orders():
             return self.scale * elements.sum((1, 2))[:, None]
 
     data = SetData.of(torch.arange(24.0).reshape(4, 6), torch.ones(4))
-    trained(data, start=Watch(), order="shuffle", epochs=5, batch_size=4)
+    trained(data, start=Watch(), shuffle=True, epochs=5, batch_size=4)
     first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])  # [epochs, samples, elements]
     assert torch.equal(first.sort(2).values, data.elements.view(1, 4, 6).expand(5, 4, 6))
     assert len({tuple(orders) for orders in first.reshape(20, 6).sub(first.min(2).values.reshape(20, 1)).tolist()}) > 15
     seen.clear()
-    trained(data, start=Watch(), order="shuffle", shuffle_within=3, epochs=5, batch_size=4)
+    trained(data, start=Watch(), shuffle=True, shuffle_within=3, epochs=5, batch_size=4)
     first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])
     halves = first.reshape(5, 4, 2, 3)  # elements 0 to 2 of a sample stay in its first half
     assert torch.equal(halves.sort(3).values, data.elements.view(1, 4, 2, 3).expand(5, 4, 2, 3))
@@ -281,9 +281,9 @@ def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_ga
         shares.append(share)
         return elements, lengths
 
-    labelled, rest, held = sums(16, length=3), sums(16, length=4), sums(16, length=5)
-    options = {"penalty": SIRE, "penalty_weight": 1.0, "unlabelled": rest, "validation": held, "gap_every": 1}
-    trained(labelled, augment=noted, epochs=4, batch_size=16, **options)
+    labeled, rest, held = sums(16, length=3), sums(16, length=4), sums(16, length=5)
+    options = {"penalty": SIRE, "penalty_weight": 1.0, "unlabeled": rest, "validation": held, "gap_every": 1}
+    trained(labeled, augment=noted, epochs=4, batch_size=16, **options)
     assert shapes[::2] == [3] * 4
     assert {*shapes[1::2]} <= {3, 4}
     assert 4 in shapes
@@ -367,16 +367,16 @@ def test_data_of_another_precision_is_read_in_the_models_own():
     assert torch.equal(flat(subject), flat(trained(data, validation=data)[0]))
 
 
-def test_the_penalty_is_taken_on_labelled_and_unlabelled_samples_together():
+def test_the_penalty_is_taken_on_labeled_and_unlabeled_samples_together():
     seen: set[float] = set()
 
     def penalty(subject: nn.Module, elements: Tensor, lengths: Tensor | None, *, generator: torch.Generator) -> Tensor:
         seen.update(elements[:, 0, 0].tolist())
         return subject(elements, lengths).square().mean()
 
-    labelled = SetData.of(torch.arange(8.0).reshape(8, 1, 1), torch.zeros(8))
-    unlabelled = SetData.of(100 + torch.arange(8.0).reshape(8, 1, 1))
-    trained(labelled, unlabelled=unlabelled, penalty=penalty, penalty_weight=1.0, batch_size=4, epochs=2, gap_every=0)
+    labeled = SetData.of(torch.arange(8.0).reshape(8, 1, 1), torch.zeros(8))
+    unlabeled = SetData.of(100 + torch.arange(8.0).reshape(8, 1, 1))
+    trained(labeled, unlabeled=unlabeled, penalty=penalty, penalty_weight=1.0, batch_size=4, epochs=2, gap_every=0)
     assert seen == {*range(8), *range(100, 108)}
 
 
@@ -548,9 +548,7 @@ def test_a_run_is_a_function_of_its_seed_and_leaves_the_global_generator_alone()
         start = model(dropout=0.3)
         torch.manual_seed(outside)
         before = torch.get_rng_state()
-        runs.append(
-            flat(trained(ragged(), start=start, penalty=SIRE, penalty_weight=1.0, order="shuffle", seed=seed)[0])
-        )
+        runs.append(flat(trained(ragged(), start=start, penalty=SIRE, penalty_weight=1.0, shuffle=True, seed=seed)[0]))
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
@@ -560,10 +558,10 @@ CHANCE = {
     "dropout": {"dropout": 0.5},
     "orderings": {"order": "shuffle"},
     "subsets": {"penalty": SIRE, "penalty_weight": 1.0},
-    "unlabelled": {
+    "unlabeled": {
         "penalty": ao.SIRE(prefixes="given", window=1),
         "penalty_weight": 1.0,
-        "unlabelled": SetData.of(torch.linspace(-3, 3, 64).reshape(32, 2, 1)),
+        "unlabeled": SetData.of(torch.linspace(-3, 3, 64).reshape(32, 2, 1)),
     },
 }
 
@@ -573,7 +571,7 @@ def test_every_kind_of_chance_is_decided_by_the_seed(kind):
     """One kind at a time: samples that are all the same make the order of the batches nothing."""
     options = dict(CHANCE.get(kind, {}))
     dropout = options.pop("dropout", 0.0)
-    alike = torch.linspace(0, 1, 2 if kind == "unlabelled" else 5).reshape(1, -1, 1).repeat(32, 1, 1)
+    alike = torch.linspace(0, 1, 2 if kind == "unlabeled" else 5).reshape(1, -1, 1).repeat(32, 1, 1)
     data = sums(32) if kind == "batches" else SetData.of(alike, torch.ones(32))
     ends = [
         flat(trained(data, start=model(dropout=dropout), gap_every=0, epochs=1, seed=seed, **options)[0])
@@ -737,9 +735,9 @@ def test_windows_of_two_penalise_each_adjacent_pair_of_the_window():
     assert result.history[0]["penalty"] == pytest.approx(sum(gaps) / 2, rel=1e-4)
 
 
-def test_windows_take_unlabelled_samples_too():
+def test_windows_take_unlabeled_samples_too():
     _, result = trained(
-        sums(16, 9), unlabelled=SetData.of(torch.rand(32, 11, 1)), window=4, penalty=SIRE, penalty_weight=1.0
+        sums(16, 9), unlabeled=SetData.of(torch.rand(32, 11, 1)), window=4, penalty=SIRE, penalty_weight=1.0
     )
     assert result.history[-1]["penalty"] > 0
 
@@ -813,8 +811,8 @@ def stop_after(epochs: int):
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer):
     def go(workdir: Path | None, log=None):
         return trained(
-            ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, order="shuffle",
-            penalty_weight=ao.AdaptiveWeight(target=1e-3), unlabelled=sums(24), validation=sums(seed=3),
+            ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, shuffle=True,
+            penalty_weight=ao.AdaptiveWeight(target=1e-3), unlabeled=sums(24), validation=sums(seed=3),
             augment=Scaled(), schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
         )  # fmt: skip
 
@@ -981,7 +979,7 @@ def test_what_a_killed_run_was_writing_is_swept_away(tmp_path):
 def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
     data = sums()
     budget = {"penalty": SIRE, "penalty_weight": ao.AdaptiveWeight(target=0.1)}
-    run = {**budget, "workdir": tmp_path, "validation": sums(seed=1), "unlabelled": sums(seed=2)}
+    run = {**budget, "workdir": tmp_path, "validation": sums(seed=1), "unlabeled": sums(seed=2)}
     trained(data, **run)
     trained(data, **run)
     weights, less = torch.linspace(0.5, 1.5, 48), SetData(data.elements, data.offsets, -data.targets)
@@ -990,8 +988,8 @@ def test_another_run_on_data_of_the_same_size_is_refused(tmp_path):
             trained(other, **run)
     with pytest.raises(ao.checks.InputError, match="another validation"):
         trained(data, **{**run, "validation": sums(seed=4)})
-    with pytest.raises(ao.checks.InputError, match="another unlabelled"):
-        trained(data, **{**run, "unlabelled": sums(seed=4)})
+    with pytest.raises(ao.checks.InputError, match="another unlabeled"):
+        trained(data, **{**run, "unlabeled": sums(seed=4)})
     with pytest.raises(
         ao.checks.InputError, match=r"another budget: .*'target': 0\.1.* there, .*'target': 0\.001.* here"
     ):
@@ -1063,7 +1061,7 @@ def test_a_checkpoint_that_says_less_of_its_run_is_continued(tmp_path):
         trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
     path = tmp_path / "checkpoint.safetensors"
     tensors, metadata = load_tensors(path)
-    earlier = ("data", "validation", "unlabelled", "budget", "loss", "model", "metric")
+    earlier = ("data", "validation", "unlabeled", "budget", "loss", "model", "metric")
     metadata["run"] = {n: v for n, v in metadata["run"].items() if n not in earlier and not n.endswith("of the model")}
     save_tensors(path, tensors, metadata)
     resumed, _ = trained(sums(), epochs=4, workdir=tmp_path)
@@ -1093,7 +1091,7 @@ RUN = """
         torch.manual_seed(0)
         model = ao.RecurrentSetModel(1, 1, hidden=4, dropout=0.2)
         train(model, "mse", data, penalty=ao.SIRE(), penalty_weight=1.0, validation=data, progress=False,
-              workdir=workdir, config=TrainConfig(epochs=30, batch_size=16, order="shuffle", checkpoint_seconds=0.0))
+              workdir=workdir, config=TrainConfig(epochs=30, batch_size=16, shuffle=True, checkpoint_seconds=0.0))
         return " ".join(p.numpy().tobytes().hex() for p in model.state_dict().values())
 
     def stamp(workdir):
@@ -1298,10 +1296,10 @@ def test_what_train_refuses():
         trained(data, validation=no_targets)
     with pytest.raises(ao.checks.InputError, match="patience and metric need validation data"):
         trained(data, patience=3)
-    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabelled serve a penalty"):
+    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabeled serve a penalty"):
         trained(data, penalty_weight=1.0)
-    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabelled serve a penalty"):
-        trained(data, unlabelled=no_targets)
+    with pytest.raises(ao.checks.InputError, match="penalty_weight and unlabeled serve a penalty"):
+        trained(data, unlabeled=no_targets)
     with pytest.raises(ao.checks.InputError, match="penalty_weight must be at least 0"):
         trained(data, penalty=SIRE, penalty_weight=-1.0)
     with pytest.raises(ao.checks.InputError, match=r"loss must be one of .*did you mean 'mse'"):
@@ -1312,20 +1310,20 @@ def test_what_train_refuses():
         trained(data, tensorboard=True)
     with pytest.raises(TypeError, match=r"penalty must be a penalty, such as anyorder.SIRE\(\).*; got 'sire'"):
         trained(data, penalty="sire", penalty_weight=1.0)
-    with pytest.raises(ao.checks.InputError, match="unlabelled must have the 1 features of data; got 3"):
-        trained(data, unlabelled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
+    with pytest.raises(ao.checks.InputError, match="unlabeled must have the 1 features of data; got 3"):
+        trained(data, unlabeled=SetData.of(torch.rand(4, 5, 3)), penalty=SIRE, penalty_weight=1.0)
     with pytest.raises(ao.checks.InputError, match=r"device must be 'auto' or one torch has here, .*; got 'cdua'"):
         trained(data, device="cdua")
     with pytest.raises(TypeError, match=r"takes class numbers \(int64\); data.targets are torch.float32"):
         trained(data, loss="cross-entropy")
     two = ao.RecurrentSetModel(1, 2, hidden=6)
     for label in (2, -1):
-        labelled = SetData.of(data, torch.where(torch.arange(48) == 7, label, 1))
+        labeled = SetData.of(data, torch.where(torch.arange(48) == 7, label, 1))
         words = f"class numbers from 0 to 1, one an output of the model; data.targets hold {label}"
         with pytest.raises(ao.checks.InputError, match=words):
-            trained(labelled, start=two, loss="cross-entropy")
+            trained(labeled, start=two, loss="cross-entropy")
         with pytest.raises(ao.checks.InputError, match=r"validation\.targets hold"):
-            trained(SetData.of(data, torch.ones(48).long()), start=two, loss="cross-entropy", validation=labelled)
+            trained(SetData.of(data, torch.ones(48).long()), start=two, loss="cross-entropy", validation=labeled)
     with pytest.raises(ao.checks.InputError, match=r"penalty_weight\(0\) must be at least 0; got -1"):
         trained(data, penalty=SIRE, penalty_weight=lambda share: -1.0)
     weights = torch.ones(48)

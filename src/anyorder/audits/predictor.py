@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, checked_lengths
 from anyorder.data.sets import join
-from anyorder.recurrences.base import Recurrence, owners
+from anyorder.recurrences.base import Recurrence, owners_of
 from anyorder.recurrences.trajectory import tree_leaves
 
 
 def recurrence_of(predict: Any) -> nn.Module | None:
     """The recurrence a predictor is, or the model with ``recurrence`` and ``encode`` that it is, has or belongs to."""
-    for owner in owners(predict):
+    for owner in owners_of(predict):
         has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
         if isinstance(owner, Recurrence) or has_one:
             return owner

@@ -62,7 +62,7 @@ def train(
     categorical: str | None = typer.Option(None, help="Numeric columns to read as categories."),
     missing: str = typer.Option("error", help="Missing values: error, drop-row, mean or zero."),
     task: str | None = typer.Option(None, help="classification or regression, where the target leaves it open."),
-    unlabelled: str | None = typer.Option(None, help="A table without the target, whose sets serve the penalty."),
+    unlabeled: str | None = typer.Option(None, help="A table without the target, whose sets serve the penalty."),
     model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
     cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
     hidden: int | None = typer.Option(None, help="Width of the hidden state."),
@@ -104,8 +104,8 @@ def train(
         "penalty_weight": number_or("auto", "--penalty-weight", penalty_weight, at_least=0.0),
         "validation_fraction": validation_fraction,
         "random_state": seed,
-        **_given(order="shuffle" if shuffle or shuffle_within is not None else None, shuffle_within=shuffle_within),
-        **_given(penalty=penalty, window=truncate, optimizer=optimizer),
+        **_given(shuffle=shuffle or shuffle_within is not None or None, shuffle_within=shuffle_within),
+        **_given(penalty=penalty, truncate=truncate, optimizer=optimizer),
         **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
         **_given(weight_decay=weight_decay, schedule=schedule, mixed_precision=mixed_precision),
         **_given(tensorboard=tensorboard),
@@ -115,7 +115,7 @@ def train(
         settings["clip"] = None if largest == "none" else largest
     if penalty_states is None and penalty_window is not None:
         penalty_states = "prefix"  # a window is one of the given order
-    words: dict[str, Any] = {"columns": columns, "settings": settings, "unlabelled": unlabelled}
+    words: dict[str, Any] = {"columns": columns, "settings": settings, "unlabeled": unlabeled}
     words |= {"penalty_options": _given(states=penalty_states, window=penalty_window)}
     words |= {"resume": resume, "force": force}
     check_train(table, out, **words)

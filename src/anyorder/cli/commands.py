@@ -87,7 +87,7 @@ def train_table(
     columns: Mapping[str, Any],
     settings: Mapping[str, Any],
     penalty_options: Mapping[str, Any] | None = None,
-    unlabelled: str | Path | None = None,
+    unlabeled: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     progress: bool | None = None,
@@ -97,12 +97,12 @@ def train_table(
 
     ``columns`` are the options of :func:`anyorder.tables.read_table`, ``settings`` those of the estimator,
     ``penalty_options`` those of the penalty that the settings name (``window`` and ``states`` of SIRE, say).
-    ``unlabelled``: another table, without the target, whose sets serve the penalty.
+    ``unlabeled``: another table, without the target, whose sets serve the penalty.
     """
     table, out = Path(table), Path(out)
     if resume and force:
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
-    run = Run(table, out, asked_for(columns, settings, penalty_options, unlabelled))
+    run = Run(table, out, asked_for(columns, settings, penalty_options, unlabeled))
     if penalty_options:
         settings = {**settings, "penalty": PENALTIES[settings.get("penalty", "sire")](**penalty_options)}
     reason = _check_settings(settings)
@@ -121,8 +121,8 @@ def train_table(
         say(reason)
         settings = {**settings, "penalty": None}
     further = None
-    if unlabelled is not None:
-        read = learnt.schema.read(unlabelled, progress=progress)
+    if unlabeled is not None:
+        read = learnt.schema.read(unlabeled, progress=progress)
         _tell_unseen(read, say)
         if settings.get("penalty", "sire") is not None and settings.get("penalty_weight", 1.0) != 0:
             further = read.data
@@ -378,7 +378,7 @@ def _check_settings(settings: Mapping[str, Any]) -> str | None:
         fits = False
     if not fits:
         raise InputError(f"a {model} model with {options} does not fit into this machine's memory; make it smaller")
-    if settings.get("window") is not None and not reads_in_windows(tried):
+    if settings.get("truncate") is not None and not reads_in_windows(tried):
         raise InputError(f"a {model} model cannot be read in pieces; leave --truncate out, or take --model recurrent")
     real_number("validation_fraction", settings.get("validation_fraction", 0), at_least=0, below=1)
     loop = {field.name for field in dataclasses.fields(TrainConfig)}

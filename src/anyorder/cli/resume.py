@@ -13,27 +13,27 @@ from typing import Any
 from anyorder.checks import InputError
 from anyorder.files import home, is_model_folder, write_atomically
 
-_IN_WORDS = {"random_state": "seed", "order": "shuffle", "window": "truncate"}  # an estimator's -> the command line's
+_IN_WORDS = {"random_state": "seed"}  # an estimator's -> the command line's
 
 
 def asked_for(
     columns: Mapping[str, Any],
     settings: Mapping[str, Any],
     penalty_options: Mapping[str, Any] | None,
-    unlabelled: str | Path | None,
+    unlabeled: str | Path | None,
 ) -> dict[str, Any]:
     """What a training is asked to do, by the names of the command line; what it only writes down does not count.
 
-    >>> asked_for({"order": "time"}, {"order": "shuffle", "random_state": 3}, {"window": 2}, None)
-    {'order': 'time', 'shuffle': True, 'seed': 3, 'penalty_window': 2, 'unlabelled': None}
+    >>> asked_for({"order": "time"}, {"shuffle": True, "random_state": 3}, {"window": 2}, None)
+    {'order': 'time', 'shuffle': True, 'seed': 3, 'penalty_window': 2, 'unlabeled': None}
     """
     asked = {_IN_WORDS.get(name, name): value for name, value in settings.items() if name != "tensorboard"}
-    if "shuffle" in asked:
-        asked["shuffle"] = (asked["shuffle"] == "shuffle" and "shuffle_within" not in asked) or None
+    if "shuffle_within" in asked:
+        asked["shuffle"] = None
     if "clip" in asked:
         asked["clip"] = "none" if asked["clip"] is None else asked["clip"]
     options = {f"penalty_{name}": value for name, value in (penalty_options or {}).items()}
-    return {**columns, **asked, **options, "unlabelled": unlabelled}
+    return {**columns, **asked, **options, "unlabeled": unlabeled}
 
 
 class Run:

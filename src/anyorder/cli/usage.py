@@ -24,7 +24,7 @@ def check_train(
     columns: Mapping[str, Any],
     settings: Mapping[str, Any],
     penalty_options: Mapping[str, Any],
-    unlabelled: str | None,
+    unlabeled: str | None,
     resume: bool,
     force: bool,
 ) -> None:
@@ -53,7 +53,7 @@ def check_train(
         one_of("--prefixes", penalty_options["prefixes"], _names.PREFIXES)
     if "window" in penalty_options:
         whole_number("--penalty-window", penalty_options["window"])
-    for name, option in {"shuffle_within": "--shuffle-within", "window": "--truncate"}.items():
+    for name, option in {"shuffle_within": "--shuffle-within", "truncate": "--truncate"}.items():
         if name in settings:
             whole_number(option, settings[name], 2)
     given = {**settings["model_options"], **settings}
@@ -66,14 +66,14 @@ def check_train(
         if name in settings:
             real_number(_option(name), settings[name], **rule)
     whole_number("--seed", settings["random_state"], 0, 2**32 - 1)
-    for file in (table, unlabelled):
+    for file in (table, unlabeled):
         if file is not None:
             table_ending(file)
     check_place(Path(out))
     if "tensorboard" in settings:
         check_apart(out, settings["tensorboard"])
         check_place(Path(settings["tensorboard"]) / "events")
-    run = Run(table, out, asked_for(columns, settings, penalty_options, unlabelled))
+    run = Run(table, out, asked_for(columns, settings, penalty_options, unlabeled))
     if run.first_process:
         run.check(resume, force)
 

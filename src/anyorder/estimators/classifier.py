@@ -70,9 +70,9 @@ class _SetEstimator(BaseEstimator):
         plateau_factor: float = 0.5,
         weight_decay: float = 0.0,
         clip: float | None = 1.0,
-        order: str = "keep",
+        shuffle: bool = False,
         shuffle_within: int | None = None,
-        window: int | None = None,
+        truncate: int | None = None,
         validation_fraction: float = 0.0,
         patience: int | None = None,
         standardize: bool = True,
@@ -97,9 +97,9 @@ class _SetEstimator(BaseEstimator):
         self.plateau_factor = plateau_factor
         self.weight_decay = weight_decay
         self.clip = clip
-        self.order = order
+        self.shuffle = shuffle
         self.shuffle_within = shuffle_within
-        self.window = window
+        self.truncate = truncate
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.standardize = standardize
@@ -113,7 +113,7 @@ class _SetEstimator(BaseEstimator):
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
         """Fit on the sets ``X`` and one target each; ``X_unlabeled`` are further sets, for the penalty alone."""
-        data = self._labelled(X, y, sample_weight, first=True)
+        data = self._labeled(X, y, sample_weight, first=True)
         self._know_columns(column_names(X))
         own = self.random_state is not None or self.workdir is None
         self._begin(data, None if own else seed_in(self.workdir))
@@ -145,7 +145,7 @@ class _SetEstimator(BaseEstimator):
     def _fit_once_more(self, X: Any, y: Any, X_unlabeled: Any, sample_weight: Any) -> Self:
         """One pass at a constant rate, with the optimiser of the pass before."""
         first = not hasattr(self, "model_")
-        data = self._labelled(X, y, sample_weight, first)
+        data = self._labeled(X, y, sample_weight, first)
         if first:
             self._know_columns(column_names(X))
             self._begin(data)
@@ -170,7 +170,7 @@ class _SetEstimator(BaseEstimator):
 
     # From arrays to a trained model and back ---------------------------------------------------------------------
 
-    def _labelled(self, X: Any, y: Any, sample_weight: Any, first: bool) -> SetData:
+    def _labeled(self, X: Any, y: Any, sample_weight: Any, first: bool) -> SetData:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         data = self._sets(X, None if first else self.n_features_in_)
@@ -229,7 +229,7 @@ class _SetEstimator(BaseEstimator):
     def _train(
         self, data: SetData, config: TrainConfig, validation: SetData | None, X_unlabeled: Any, workdir: Any
     ) -> None:
-        unlabelled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled, self.n_features_in_))
+        unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled, self.n_features_in_))
         penalty, weight = self._penalty()
         self.model_.to(torch.get_default_dtype())
         result = train(
@@ -240,7 +240,7 @@ class _SetEstimator(BaseEstimator):
             penalty=penalty,
             penalty_weight=weight,
             validation=None if validation is None else self._in_units(validation),
-            unlabelled=unlabelled if penalty is not None else None,
+            unlabeled=unlabeled if penalty is not None else None,
             workdir=workdir,
             progress=None if self.verbose else False,
         )
@@ -257,9 +257,9 @@ class _SetEstimator(BaseEstimator):
             plateau_factor=self.plateau_factor,
             weight_decay=self.weight_decay,
             clip=self.clip,
-            order=self.order,
+            shuffle=self.shuffle,
             shuffle_within=self.shuffle_within,
-            window=self.window,
+            truncate=self.truncate,
             device=self.device,
             mixed_precision=self.mixed_precision,
             checkpoint_seconds=self.checkpoint_seconds,

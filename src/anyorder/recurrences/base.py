@@ -265,7 +265,7 @@ def _randomness(device: torch.device) -> Tensor | None:
 @contextmanager
 def evaluating(*predictors: Any) -> Iterator[None]:
     """Evaluation mode for those that are modules, have one or are a method of one; their modes come back afterwards."""
-    owners = [owner for predict in predictors for owner in owners(predict)]
+    owners = [owner for predict in predictors for owner in owners_of(predict)]
     modules = [m for owner in owners if isinstance(owner, nn.Module) for m in owner.modules()]
     training = [m.training for m in modules]
     for module in modules:
@@ -277,7 +277,7 @@ def evaluating(*predictors: Any) -> Iterator[None]:
             module.training = mode
 
 
-def owners(predict: Any) -> list[Any]:
+def owners_of(predict: Any) -> list[Any]:
     """The predictor, or what it is a method of, and the model it was fitted to (scikit-learn's ``model_``)."""
     owner = getattr(predict, "__self__", predict)
     fitted = getattr(owner, "model_", None)

@@ -33,7 +33,7 @@ class Checkpoint:
         self._data = {
             "data": _digest(run.data),
             "validation": _digest(run.validation),
-            "unlabelled": _digest(run.penalty_data),
+            "unlabeled": _digest(run.penalty_data),
         }
         self._next = time.monotonic() + run.config.checkpoint_seconds
 

@@ -52,9 +52,9 @@ class TrainConfig:
     ``optimizer``: a name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser (which then owns
     ``learning_rate`` and ``weight_decay``, except for the peak of the one-cycle schedule). ``schedule``:
     "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
-    progress) or "constant". ``clip``: the largest norm of the gradient. ``order="shuffle"``: a fresh random
+    progress) or "constant". ``clip``: the largest norm of the gradient. ``shuffle=True``: a fresh random
     ordering of each sample every epoch, with ``shuffle_within=w`` one that leaves every element inside its window of w
-    consecutive ones. ``window``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many epochs
+    consecutive ones. ``truncate``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many epochs
     without a better validation figure. ``maximize``: a larger ``metric`` is better. ``gap_every``: epochs between two
     measurements of the order gap on ``gap_samples`` fixed samples (0: never). ``checkpoint_seconds``: the least time
     between two checkpoints (0: after each step). ``mixed_precision``: "no", "fp16", "bf16" (on a CPU for
@@ -75,9 +75,9 @@ class TrainConfig:
     plateau_patience: int = 5
     plateau_factor: float = 0.5
     clip: float | None = 1.0
-    order: str = "keep"
+    shuffle: bool = False
     shuffle_within: int | None = None
-    window: int | None = None
+    truncate: int | None = None
     patience: int | None = None
     maximize: bool = False
     seed: int = 0
@@ -89,9 +89,9 @@ class TrainConfig:
     tensorboard: bool | str | Path = False
 
     def __post_init__(self) -> None:
-        least = {"plateau_patience": 0, "shuffle_within": 2, "window": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
+        least = {"plateau_patience": 0, "shuffle_within": 2, "truncate": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
         for name in ("epochs", "batch_size", "patience", *least):
-            if (value := getattr(self, name)) is not None or name not in ("patience", "shuffle_within", "window"):
+            if (value := getattr(self, name)) is not None or name not in ("patience", "shuffle_within", "truncate"):
                 object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
@@ -106,9 +106,8 @@ class TrainConfig:
         for name, rule in rules.items():
             if (value := getattr(self, name)) is not None or name != "clip":
                 object.__setattr__(self, name, real_number(name, value, **rule))
-        one_of("order", self.order, ["keep", "shuffle"])
-        if self.shuffle_within is not None and self.order != "shuffle":
-            raise InputError(f"shuffle_within={self.shuffle_within} needs order='shuffle'; got order={self.order!r}")
+        if self.shuffle_within is not None and not self.shuffle:
+            raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
         one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
         if isinstance(self.maximize, str):
             raise InputTypeError(f"maximize must be True or False; got {self.maximize!r}")

@@ -21,7 +21,7 @@ Batch = tuple[Tensor, Tensor | None]
 class GapMeter:
     """Measures the order gap in eval mode: of ``config.gap_samples`` fixed samples of ``data``, or of a batch.
 
-    With ``config.window`` so many samples are taken that they hold no more elements than a step reads, two at least.
+    With ``config.truncate`` so many samples are taken that they hold no more elements than a step reads, two at least.
     """
 
     def __init__(self, model: nn.Module, data: SetData, config: TrainConfig, device: torch.device, world: int) -> None:
@@ -66,9 +66,9 @@ class GapMeter:
 
     def _count(self, batch: Batch) -> int:
         config = self.config
-        if config.window is None:
+        if config.truncate is None:
             return config.gap_samples
-        return max(2, min(config.gap_samples, config.batch_size * config.window // max(1, batch[0].shape[1])))
+        return max(2, min(config.gap_samples, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
 
 
 def has_recurrence(model: nn.Module) -> bool:

@@ -49,7 +49,7 @@ class Objective(nn.Module):
 
     ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The
     penalty reuses the pass's own trajectory; with ``penalty_on = (elements, lengths)`` it is taken on those
-    (unlabelled) samples instead. Under autocast its own steps are in full precision, since two nearly equal states
+    (unlabeled) samples instead. Under autocast its own steps are in full precision, since two nearly equal states
     cannot be told apart in bfloat16; where the pass kept its states in bfloat16 too, they are computed anew.
 
     >>> import anyorder as ao
@@ -97,7 +97,7 @@ def train(
     penalty: Callable[..., Tensor] | None = None,
     penalty_weight: float | Callable[[float], float] | AdaptiveWeight = 0.0,
     validation: SetData | None = None,
-    unlabelled: SetData | None = None,
+    unlabeled: SetData | None = None,
     metric: Callable[[Tensor, Tensor], float] | None = None,
     augment: Augment | None = None,
     workdir: str | Path | None = None,
@@ -110,8 +110,8 @@ def train(
     (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
     ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``AdaptiveWeight``, which looks at
     the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets
-    with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabelled``: the
-    penalty is taken on batches of its own, drawn from labelled and unlabelled samples together. ``validation`` with
+    with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabeled``: the
+    penalty is taken on batches of its own, drawn from labeled and unlabeled samples together. ``validation`` with
     ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch (of
     an ``AdaptiveWeight``: among those whose order gap is within twice its target, if there are).
     ``augment(elements, lengths, generator, share)`` makes the batch that is learnt from, of as many samples, out of the
@@ -119,7 +119,7 @@ def train(
     checkpoints and ``log.jsonl``; a run found there is continued (one on other data or with other settings is
     refused), a finished one returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
 
-    ``config.window = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
+    ``config.truncate = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
     gradient flows through the last w elements alone: the state that enters them is computed exactly but held
     constant, so nothing before hears of the loss (a learned start state does, from samples of at most w elements).
     What comes before is scanned w elements at a time, the state passed on without gradient. The penalty is the mean
@@ -140,7 +140,7 @@ def train(
     config = config or TrainConfig()
     if not callable(loss):
         one_of("loss", loss, LOSSES)
-    _check_data(data, validation, unlabelled)
+    _check_data(data, validation, unlabeled)
     if loss == "cross-entropy":
         data = _with_class_numbers("data", data, model)
         validation = None if validation is None else _with_class_numbers("validation", validation, model)
@@ -148,13 +148,13 @@ def train(
         raise InputError("patience and metric need validation data; got validation=None")
     if penalty is not None and (isinstance(penalty, type) or not callable(penalty)):
         raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
-    if penalty is None and (unlabelled is not None or penalty_weight != 0.0):
-        raise InputError("penalty_weight and unlabelled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
-    if config.window is not None and not reads_in_windows(model):
-        raise InputError(f"window needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
+    if penalty is None and (unlabeled is not None or penalty_weight != 0.0):
+        raise InputError("penalty_weight and unlabeled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
+    if config.truncate is not None and not reads_in_windows(model):
+        raise InputError(f"truncate needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
     if augment is not None and not callable(augment):
         raise InputTypeError(f"augment must be a callable of elements, lengths, generator and share; got {augment!r}")
-    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabelled, metric, augment)
+    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabeled, metric, augment)
     work = min(config.batch_size, len(data)) * sum(p.numel() for p in run.parameters)
     randomness = own_randomness(run.device, seed_of(config.seed, run.rank, 2))
     with randomness, threads_for(work, run.device), denormals_flushed():
@@ -167,9 +167,9 @@ def _folder(workdir: str | Path) -> Path:
     return Path(workdir)
 
 
-def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData | None) -> None:
+def _check_data(data: SetData, validation: SetData | None, unlabeled: SetData | None) -> None:
     """Refuse data that are none, or do not fit each other."""
-    for name, part in {"data": data, "validation": validation, "unlabelled": unlabelled}.items():
+    for name, part in {"data": data, "validation": validation, "unlabeled": unlabeled}.items():
         if not isinstance(part, SetData) and (part is not None or name == "data"):
             raise InputTypeError(
                 f"{name} must be a SetData (SetData.of makes one from a list of arrays); got {type(part).__name__}"
@@ -177,10 +177,10 @@ def _check_data(data: SetData, validation: SetData | None, unlabelled: SetData |
         if part is not None and part.weights is not None and part.weights.dim() != 1:
             raise InputError(f"{name}.weights must be one number a sample; got shape {list(part.weights.shape)}")
     if data.targets is None:
-        raise InputError("data must have targets; got a SetData without (put those samples in unlabelled)")
+        raise InputError("data must have targets; got a SetData without (put those samples in unlabeled)")
     if validation is not None and validation.targets is None:
         raise InputError("validation must have targets; got a SetData without")
-    for name, part in {"validation": validation, "unlabelled": unlabelled}.items():
+    for name, part in {"validation": validation, "unlabeled": unlabeled}.items():
         if part is not None and part.elements.shape[1] != data.elements.shape[1]:
             raise InputError(
                 f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
@@ -223,7 +223,7 @@ class _Run:
         penalty: Callable[..., Tensor] | None,
         penalty_weight: float | Callable[[float], float] | AdaptiveWeight,
         validation: SetData | None,
-        unlabelled: SetData | None,
+        unlabeled: SetData | None,
         metric: Callable[[Tensor, Tensor], float] | None,
         augment: Augment | None,
     ) -> None:
@@ -249,7 +249,7 @@ class _Run:
             self.weight = real_number("penalty_weight", penalty_weight, at_least=0)
         self.plain, self.objective = Objective(model), Objective(model, penalty)
         self.deck = Deck(len(data), config.batch_size, seed_of(config.seed, 0), self.device)
-        self.penalty_data = None if unlabelled is None else together(self.data, placed(unlabelled, like))
+        self.penalty_data = None if unlabeled is None else together(self.data, placed(unlabeled, like))
         if self.penalty_data is not None:
             self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
         self.needs_mates = getattr(penalty, "needs_mates", False)
@@ -284,7 +284,7 @@ class _Run:
         weight = self.penalty_weight()
         index, share = self._my_part(self.deck.batch(steps))
         batch = self.data.batch(index)
-        if self.config.order == "shuffle":
+        if self.config.shuffle:
             fresh = orderings_of(*batch, 1, self.orderings, self.config.shuffle_within)[:, 0]
             batch = reorder(batch[0], fresh), batch[1]
         batch = self._augmented(batch)
@@ -295,7 +295,7 @@ class _Run:
         if weight:
             penalty_share = self._penalty_share(penalty_on or batch, penalty_share)
         self.optimizer.zero_grad()
-        backward = self._backward if self.config.window is None else self._backward_in_windows
+        backward = self._backward if self.config.truncate is None else self._backward_in_windows
         loss, penalty = backward(batch, index, share, weight * penalty_share, penalty_on)
         self._update()
         self.sums[0] += loss * (len(index) if share else 0)
@@ -347,11 +347,11 @@ class _Run:
         Each window's graph is freed before the next is scanned. Penalised windows run in full precision.
         """
         model: Any = self.model
-        assert self.config.window is not None
+        assert self.config.truncate is not None
         loss, mean = torch.zeros(2, device=self.device)
         pairs = self._pairs(batch).clamp(min=1) if weight else 1
         state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
-        for elements, lengths, is_last in pieces(*batch, self.config.window):
+        for elements, lengths, is_last in pieces(*batch, self.config.truncate):
             total: Any = None
             ends = is_last and index is not None
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
@@ -420,7 +420,7 @@ class _Run:
 
     def _pairs(self, batch: Batch) -> Tensor:
         """How many (sample, window) pairs of a batch hold two elements or more, and so have a penalty."""
-        windows = [sizes for sizes in piece_sizes(*batch, self.config.window) if self._has_mates(sizes)]
+        windows = [sizes for sizes in piece_sizes(*batch, self.config.truncate) if self._has_mates(sizes)]
         return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
 
     def _has_mates(self, lengths: Tensor) -> bool:

@@ -333,9 +333,9 @@ def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | N
 
 def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, SetData]:
     """The ``fraction`` of ``data`` that keeps its labels (each class of two or more does), and the rest without."""
-    rest, labelled = split_index(data, fraction, seed=seed)
-    unlabelled = data.select(rest)
-    return data.select(labelled), SetData(unlabelled.elements, unlabelled.offsets)
+    rest, labeled = split_index(data, fraction, seed=seed)
+    unlabeled = data.select(rest)
+    return data.select(labeled), SetData(unlabeled.elements, unlabeled.offsets)
 
 
 def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:

@@ -56,7 +56,7 @@ _PROTOCOL = (
     "validation accuracy over seeds is chosen, and the test part is read once. Each method has {candidates} "
     "candidates: learning rates for plain and π-SGD, rates and poolings for DeepSets, penalty weights 1 to 1000 for "
     "each form of SIRE (full; adjacent swaps; swaps up to 8 apart; one draw a sample, two for swaps) at {rates}. With "
-    "few labels (5 and 10 % of what is left, at least one of each class that has two or more) the rest is unlabelled "
+    "few labels (5 and 10 % of what is left, at least one of each class that has two or more) the rest is unlabeled "
     "and serves the penalty alone; settings are chosen by the whole validation part all the same, which then has more "
     "labels than training. Weights are those at the end of the one-cycle schedule. π-SGD averages 5 orderings at test "
     "time. "
@@ -111,7 +111,7 @@ ECG = Experiment(
     choices=_PROTOCOL.format(by=", stratified by class", candidates="four", rates="one rate")
     + "ECG5000: 500 beats to train on (400 after validation), 4,500 to test; GRU of 32 units, 200 steps in batches of "
     "32. Accuracy and macro-F1; two of the five classes have 10 and 2 training beats; the one "
-    "beat that validation leaves of the smallest is unlabelled where labels are few.",
+    "beat that validation leaves of the smallest is unlabeled where labels are few.",
     run=run_split,
     plans={
         "smoke": shrunk(_ecg),
@@ -203,7 +203,7 @@ BAGS = Experiment(
     "method: so nearly every bag has a part in the choice, for every method alike, and accuracies are a little high. "
     "The seeds divide the same bags anew, so their spread is less than that of other bags would be. Features "
     "standardised; GRU of 32 units on a layer of 64, 60 steps in batches of 32. With 5 and 10 % of the labels (of "
-    "musk1 4 and 6 bags, of elephant 8 and 14) the penalty also sees the unlabelled training bags; settings are "
+    "musk1 4 and 6 bags, of elephant 8 and 14) the penalty also sees the unlabeled training bags; settings are "
     "chosen by the whole validation part all the same. π-SGD averages 5 orderings at test time.",
     run=run_folds,
     plans={

@@ -185,7 +185,7 @@ _labels = Plan(
     methods={
         "plain": RECURRENT,
         "sire": PENALISED,
-        "sire+unlabelled": [{**c, "unlabelled": 10000} for c in PENALISED],
+        "sire+unlabeled": [{**c, "unlabeled": 10000} for c in PENALISED],
         "sub": PENALISED,
         "sire+shuffle": PENALISED,
         "pi-sgd": RECURRENT,
@@ -200,7 +200,7 @@ _labels = Plan(
 LABELS_NEEDED = Experiment(
     name="labels",
     short="SIRE needs fewer labels",
-    claim="Beyond the paper: SIRE needs fewer labelled samples than the plain recurrence, π-SGD and DeepSets.",
+    claim="Beyond the paper: SIRE needs fewer labeled samples than the plain recurrence, π-SGD and DeepSets.",
     remark="DeepSets is built to add, and π-SGD sees every sample in a new order each epoch, which the penalty in the "
     "given order does not give; SIRE on such orderings is ahead of it for numbers below 20. For numbers below 100 no "
     "recurrence has learnt the task by the end of its 800 steps, whatever the labels (see the training losses), so "
@@ -208,8 +208,8 @@ LABELS_NEEDED = Experiment(
     choices="Sum of ten numbers. Every method takes 800 steps of one cycle, whatever the number of labels. Each "
     "method has eight candidates: two learning rates by four weights with a penalty, eight rates without, four rates "
     "by two poolings for DeepSets. Settings are chosen at 500 labels, for each alphabet, from two seeds, and reused at "
-    "the other numbers. In sire+unlabelled "
-    "the penalty is taken on the labelled and 10,000 unlabelled samples together.",
+    "the other numbers. In sire+unlabeled "
+    "the penalty is taken on the labeled and 10,000 unlabeled samples together.",
     run=run_task,
     plans={
         "smoke": shrunk(_labels, over={"labels": [40, 80]}),

@@ -1,6 +1,6 @@
 """From a trial on real data to its rows: split, standardise, train the method's model, measure on the test part.
 
-Every method of a seed sees the same split, the same labelled share, the same loss, optimiser, schedule and number of
+Every method of a seed sees the same split, the same labeled share, the same loss, optimiser, schedule and number of
 steps. A validation part is cut from the training part (by person where people are known); the test part is read once,
 after training. Where labels are few, the rest of the training part is left without them, and only a penalty uses it.
 """
@@ -87,37 +87,37 @@ def _train_and_test(
     setting, method = dict(trial.setting), trial.method
     if spread := setting.get("standardize"):
         parts = tuple(datasets.standardized(*parts, spread=float(spread)))  # type: ignore[assignment]
-    labelled, validation, test = parts
-    unlabelled = None
+    labeled, validation, test = parts
+    unlabeled = None
     if setting["labels"] < 1:
-        labelled, unlabelled = datasets.few_labels(labelled, setting["labels"], seed=trial.seed)
+        labeled, unlabeled = datasets.few_labels(labeled, setting["labels"], seed=trial.seed)
     workdir.mkdir(parents=True, exist_ok=True)
-    model = build_model(method, setting, labelled.elements.shape[1], classes, seed=trial.seed)
+    model = build_model(method, setting, labeled.elements.shape[1], classes, seed=trial.seed)
     penalty = build_penalty(method, setting)
     track = bool(setting.get("track"))
-    batches = math.ceil(len(labelled) / setting["batch_size"])
+    batches = math.ceil(len(labeled) / setting["batch_size"])
     config = TrainConfig(
         epochs=setting["epochs"] if "epochs" in setting else max(1, round(setting["steps"] / batches)),
         batch_size=setting["batch_size"],
         learning_rate=setting["learning_rate"],
         weight_decay=setting.get("weight_decay", 0.0),
-        order="shuffle" if shuffles(method) else "keep",
+        shuffle=shuffles(method),
         shuffle_within=setting.get("shuffle_within"),
         mixed_precision=setting.get("mixed_precision"),
-        window=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
+        truncate=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         gap_every=0,
         seed=trial.seed,
         device=device,
     )
     penalised: dict[str, Any] = {}
     if penalty is not None:
-        penalised = {"penalty": penalty, "penalty_weight": setting["penalty_weight"], "unlabelled": unlabelled}
+        penalised = {"penalty": penalty, "penalty_weight": setting["penalty_weight"], "unlabeled": unlabeled}
     variants = Variants(setting.get("stretch", 1.0), stages(setting), setting.get("begin_anew", False))
     smoothing = setting.get("label_smoothing", 0.0)
     result = train(
         model,
         partial(nn.functional.cross_entropy, label_smoothing=smoothing) if smoothing else "cross-entropy",
-        labelled,
+        labeled,
         config=replace(config, maximize=track, gap_every=1 if track else 0),
         validation=validation if track else None,
         metric=_accuracy if track else None,
@@ -135,7 +135,7 @@ def _train_and_test(
         "train_loss": last["loss"],
         "steps": result.steps,
         "training_seconds": result.seconds,
-        "samples_per_second": len(labelled) * len(result.history) / max(result.seconds, 1e-9),
+        "samples_per_second": len(labeled) * len(result.history) / max(result.seconds, 1e-9),
     }
     if orderings is not None and isinstance(model, RecurrentSetModel):
         measured[f"accuracy_{orderings}_orderings"] = _figures(model, test, orderings, trial.seed)["accuracy"]
@@ -145,7 +145,7 @@ def _train_and_test(
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
     if isinstance(model, RecurrentSetModel) and device == "cpu":
-        rate = rate_over_plain_torch(model, labelled, config, **penalised)
+        rate = rate_over_plain_torch(model, labeled, config, **penalised)
         outcome["metrics"]["step_rate_over_plain_torch"] = short(rate)
     if track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")

@@ -38,15 +38,15 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
     The setting: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``steps`` and ``epochs`` (whichever
     is longer), ``batch_size``, ``learning_rate``, ``embedding`` (dimensions of the frozen random input; None feeds the
     number itself) and what the method's model and penalty take; ``validation``, ``test`` (sizes); ``lengths`` (test
-    lengths, default ``n``); ``unlabelled`` (samples for the penalty alone); ``target_gap`` (an ``AdaptiveWeight``
+    lengths, default ``n``); ``unlabeled`` (samples for the penalty alone); ``target_gap`` (an ``AdaptiveWeight``
     instead of a weight); ``curve`` (keep the training curve); ``checkpoint`` (keep the run resumable inside a trial).
     """
     setting = dict(trial.setting)
     task = TASKS[setting["task"]]
     n, alphabet = _sizes(setting["n"]), setting["alphabet"]
     sizes = {"train": setting["labels"], "validation": setting["validation"]}
-    if setting.get("unlabelled"):
-        sizes["unlabelled"] = setting["unlabelled"]
+    if setting.get("unlabeled"):
+        sizes["unlabeled"] = setting["unlabeled"]
     drawn = splits(task, sizes, n, alphabet=alphabet, seed=trial.seed)
     prepare = _Preparation(task, drawn["train"], setting["embedding"] is not None)
     model = build_model(trial.method, setting, seed=trial.seed)
@@ -87,14 +87,14 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
             batch_size=setting["batch_size"],
             learning_rate=setting["learning_rate"],
             weight_decay=setting.get("weight_decay", 0.0),
-            order="shuffle" if shuffles(trial.method) else "keep",
+            shuffle=shuffles(trial.method),
             gap_every=0,
             seed=trial.seed,
             device=device,
         ),
         penalty=penalty,
         penalty_weight=weight,
-        unlabelled=prepare(drawn["unlabelled"]) if "unlabelled" in drawn else None,
+        unlabeled=prepare(drawn["unlabeled"]) if "unlabeled" in drawn else None,
         workdir=workdir if setting.get("checkpoint") else None,
         progress=False,
         log=log if setting.get("curve") else None,
