@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: demo test lint bench results browser clean
+.PHONY: demo test quick lint bench results browser clean
 
 .venv/base: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
@@ -19,6 +19,9 @@ demo: .venv/base
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+quick: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not kill and not ray and not browser and not slow"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

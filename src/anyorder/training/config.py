@@ -54,11 +54,12 @@ class TrainConfig:
     "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
     progress) or "constant". ``clip``: the largest norm of the gradient. ``shuffle=True``: a fresh random
     ordering of each sample every epoch, with ``shuffle_within=w`` one that leaves every element inside its window of w
-    consecutive ones. ``truncate``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many epochs
-    without a better validation figure. ``maximize``: a larger ``metric`` is better. ``gap_every``: epochs between two
-    measurements of the order gap on ``gap_samples`` fixed samples (0: never). ``checkpoint_seconds``: the least time
-    between two checkpoints (0: after each step). ``mixed_precision``: "no", "fp16", "bf16" (on a CPU for
-    processors that multiply it) or None (what ``accelerate launch`` says); validation is always in full precision.
+    consecutive ones. ``truncate``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many
+    epochs without a better validation metric. ``maximize``: a larger ``metric`` is better.
+    ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
+    ``checkpoint_seconds``: the least time between two checkpoints (0: after each step).
+    ``mixed_precision``: "no", "fp16", "bf16" or None (what ``accelerate launch`` says). Validation is always in full
+    precision.
     ``device``: "auto" or a name torch knows.
     ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
 
