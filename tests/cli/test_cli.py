@@ -213,7 +213,7 @@ for words in sys.argv[1:]:
 def test_every_option_of_the_training_reaches_it(run, tmp_path):
     visits().to_csv("t.csv", index=False)
     words = "--cell lstm --layers 2 --penalty sire --penalty-window 2 --penalty-weight 0.5 --shuffle --truncate 3"
-    words += " --optimizer sgd --weight-decay 0.1 --schedule plateau --clip none --mixed-precision no --order dose"
+    words += " --optimizer sgd --weight-decay 0.1 --schedule plateau --clip none --mixed-precision no --time dose"
     status, _, err = run(f"{TRAIN} {words} --tensorboard board")
     assert status == 0, err
     model = ao.load("model")
@@ -232,7 +232,7 @@ def test_every_option_of_the_training_reaches_it(run, tmp_path):
         "workdir": None,
     }
     assert {name: model.get_params()[name] for name in expected} == expected
-    assert TableModel.open("model").schema.order == "dose"
+    assert TableModel.open("model").schema.time == "dose"
     assert [p.name.split(".")[0] for p in (tmp_path / "board").iterdir()] == ["events"]
     assert run(f"{TRAIN} --penalty sub --penalty-weight 1 --force")[0] == 0
     assert ao.load("model").penalty == "sub"
@@ -254,7 +254,7 @@ def test_every_option_of_the_training_reaches_it(run, tmp_path):
 def test_train_says_how_it_read_the_table_and_what_it_kept(run, tmp_path):
     rows = visits(when=lambda rows: range(len(rows)), price=lambda rows: [f"{k},5" for k in range(len(rows))])
     rows.to_csv(tmp_path / "t.csv", index=False)
-    status, out, _ = run(TRAIN + " --order when")
+    status, out, _ = run(TRAIN + " --time when")
     assert status == 0
     assert "drug: read as 2 categories\n" in out
     assert f"price: read as {len(rows)} categories; if they are numbers or times, write them as numbers" in out
@@ -262,7 +262,7 @@ def test_train_says_how_it_read_the_table_and_what_it_kept(run, tmp_path):
     (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap ([\d.]+)", out)
     assert int(kept[0]) == ao.load(tmp_path / "model").best_epoch_
     assert "order still counts for more than --penalty-weight auto seeks (a gap of 0.01)" in out
-    status, out, _ = run(TRAIN + " --order when --penalty-weight 0.1 --force")
+    status, out, _ = run(TRAIN + " --time when --penalty-weight 0.1 --force")
     assert "auto" not in out
 
 

@@ -249,7 +249,7 @@ def test_a_penalty_that_was_asked_for_and_is_not_applied_is_told(model, options,
         regressor(**quick, penalty_weight=5.0).fit(X, X.sum((1, 2)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for said in ({"penalty_weight": 1.0}, {"penalty_weight": 0.0}, {"penalty": None}):
+        for said in ({"penalty_weight": "auto"}, {"penalty_weight": 0.0}, {"penalty": None}):
             regressor(**{**quick, **said}).fit(X, X.sum((1, 2)))
 
 
@@ -257,7 +257,7 @@ def test_every_setting_of_the_loop_reaches_it(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(estimators, "train", lambda *_, config, **__: seen.append(config) or TrainResult())
     given = {"mixed_precision": "bf16", "tensorboard": str(tmp_path), "plateau_patience": 2, "plateau_factor": 0.1}
-    given |= {"checkpoint_seconds": 7.0, "schedule": "plateau", "clip": None, "order": "shuffle", "window": 3}
+    given |= {"checkpoint_seconds": 7.0, "schedule": "plateau", "clip": None, "shuffle": True, "truncate": 3}
     given |= {"shuffle_within": 2}
     fitted = regressor(**given).fit(*ragged_sums(10))
     assert {name: getattr(seen[0], name) for name in given} == given
@@ -331,9 +331,9 @@ OPTIONS = {
     "schedule": "plateau",
     "weight_decay": 0.3,
     "clip": 0.2,
-    "order": "shuffle",
+    "shuffle": True,
     "shuffle_within": 4,
-    "window": 3,
+    "truncate": 3,
     "patience": 1,
     "device": "cpu",
 }

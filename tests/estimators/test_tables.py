@@ -169,7 +169,7 @@ KINDS = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet", "t.npz"
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
     path = write(frame(), tmp_path / name)
-    table = learn_table(path, set_id="visit", target="outcome", order="when")
+    table = learn_table(path, set_id="visit", target="outcome", time="when")
     assert table.set_ids.to_pylist() == ["b", "a", "c"]
     assert table.schema.classes == ("ill", "well")
     assert table.data.targets.tolist() == [0, 1, 1]
@@ -193,7 +193,7 @@ def test_blocks_do_not_change_what_is_read(tmp_path, monkeypatch, name):
     )
     rows["sum"] = rows.groupby("set")["value"].transform("sum")
     path = write(rows, tmp_path / name)
-    options = {"set_id": "set", "target": "sum", "order": "at"}
+    options = {"set_id": "set", "target": "sum", "time": "at"}
     whole, schema = read_table(path, **options)
     monkeypatch.setattr(_columns, "_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(_columns, "_BLOCK_ROWS", 64)
@@ -211,7 +211,7 @@ def test_blocks_do_not_change_what_is_read(tmp_path, monkeypatch, name):
 def test_row_order_is_kept_without_an_order_column_and_ties_keep_it_too():
     rows = frame(when=[1, 1, 1, 1, 1, 1], dose=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     plain, _ = read_table(rows.drop(columns="when"), set_id="visit", target="outcome")
-    tied, _ = read_table(rows, set_id="visit", target="outcome", order="when")
+    tied, _ = read_table(rows, set_id="visit", target="outcome", time="when")
     assert torch.equal(plain.elements, tied.elements)
     assert (plain.elements[:3, 0].diff() > 0).all()
 
@@ -225,7 +225,7 @@ def test_row_order_is_kept_in_large_sets_whose_rows_are_mixed():
 
 def test_rows_left_out_take_their_place_in_the_order_with_them():
     rows = frame(dose=[3.0, None, 1.0, 2.0, 5.0, 2.0])
-    data, _ = read_table(rows, set_id="visit", target="outcome", order="when", features=["dose"], missing="drop-row")
+    data, _ = read_table(rows, set_id="visit", target="outcome", time="when", features=["dose"], missing="drop-row")
     assert data.lengths.tolist() == [3, 1, 1]
     assert (data.elements[:3, 0].diff() > 0).all()
 
@@ -249,7 +249,7 @@ def test_rows_left_out_take_their_place_in_the_order_with_them():
 def test_order_may_be_numbers_or_times(tmp_path, when, name):
     dose = [3.0, 1.0, 1.0, 2.0, 1.0, 2.0]
     path = write(frame(when=when, dose=dose), tmp_path / name)
-    data, _ = read_table(path, set_id="visit", target="outcome", order="when", features=["dose"])
+    data, _ = read_table(path, set_id="visit", target="outcome", time="when", features=["dose"])
     assert (data.elements[:3, 0].diff() > 0).all()
     assert (data.elements[3:5, 0].diff() > 0).all()
 
@@ -262,14 +262,14 @@ def test_order_may_be_any_time_that_parquet_has(tmp_path, kind):
     table = pa.Table.from_pandas(frame(dose=[3.0, 1.0, 1.0, 2.0, 1.0, 2.0])).drop_columns("when")
     steps = pa.array([3, 1, 1, 2, 1, 2], pa.int32() if kind in (pa.time32("s"), pa.date32()) else pa.int64())
     pq.write_table(table.append_column("when", steps.cast(kind)), tmp_path / "t.parquet")
-    data, _ = read_table(tmp_path / "t.parquet", set_id="visit", target="outcome", order="when", features=["dose"])
+    data, _ = read_table(tmp_path / "t.parquet", set_id="visit", target="outcome", time="when", features=["dose"])
     assert (data.elements[:3, 0].diff() > 0).all()
     assert (data.elements[3:5, 0].diff() > 0).all()
 
 
 def test_the_same_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
     path = write(frame(), tmp_path / "train.csv")
-    data, schema = read_table(path, set_id="visit", target="outcome", order="when")
+    data, schema = read_table(path, set_id="visit", target="outcome", time="when")
     schema = TableSchema.from_dict(json.loads(json.dumps(schema.to_dict())))
     again = schema.read(path, with_target=True)
     assert torch.equal(again.data.elements, data.elements)
@@ -300,7 +300,7 @@ def test_elements_are_shown_as_they_stood_whatever_the_order_of_the_columns():
 
 
 def test_a_target_the_model_does_not_know_is_refused_only_where_it_is_read(tmp_path):
-    _, schema = read_table(frame(), set_id="visit", target="outcome", order="when")
+    _, schema = read_table(frame(), set_id="visit", target="outcome", time="when")
     rows = frame(outcome=["dead"] * 6)
     assert len(schema.read(rows).data) == 3
     with pytest.raises(InputError, match="holds 'dead', which is none of the model's classes: ill, well"):
@@ -431,7 +431,7 @@ def test_numbers_may_be_declared_categories():
 def test_a_categorical_column_must_be_a_feature():
     with pytest.raises(InputError, match="categorical column 'drug' is not among the features; name it there too"):
         read_table(frame(), set_id="visit", target="outcome", categorical=["drug"], features=["when"])
-    with pytest.raises(InputError, match="'outcome' is the set id, target or order column"):
+    with pytest.raises(InputError, match="'outcome' is the set id, target or time column"):
         read_table(frame(), set_id="visit", target="outcome", categorical=["outcome"])
 
 
@@ -474,7 +474,7 @@ def test_whole_numbers_beyond_what_float64_tells_apart_are_numbers_all_the_same(
 BAD_TABLES = [
     (frame(), {"set_id": "visitt"}, r"no column 'visitt'; its columns are visit, .*did you mean 'visit'"),
     (frame(), {"features": ["dosage"]}, "no column 'dosage'"),
-    (frame(), {"features": ["outcome"]}, "'outcome' is the set id, target or order column"),
+    (frame(), {"features": ["outcome"]}, "'outcome' is the set id, target or time column"),
     (frame()[["visit", "outcome"]], {}, "no feature column besides visit, outcome"),
     (frame().iloc[:0], {}, "has no rows"),
     (frame(outcome=list("ababab")), {}, "target 'outcome' must be the same in every row .* inside set 'b'"),
@@ -500,13 +500,13 @@ BAD_TABLES = [
     (frame(outcome=[1e39, 2, 1e39, 2, 2, 1e39]), {}, "target 'outcome' holds numbers as large as 1e\\+39"),
     (frame(dose=[1e200, 1, 2, 3, 4, 5]), {}, "feature 'dose' holds numbers as large as 1e\\+200"),
     (frame(dose=[1e308, 1e308, 1e308, 3, 4, 5]), {}, "feature 'dose' holds numbers as large as 1e\\+308"),
-    (frame(), {"set_id": "outcome"}, "'outcome' is named twice among set id, target and order"),
-    (frame(), {"order": "outcome"}, "'outcome' is named twice among set id, target and order"),
+    (frame(), {"set_id": "outcome"}, "'outcome' is named twice among set id, target and time"),
+    (frame(), {"time": "outcome"}, "'outcome' is named twice among set id, target and time"),
     (frame(), {"features": ["dose", "drug", "dose"]}, "'dose' is named twice among the features"),
     (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "has a column without a name, as pandas writes row numbers"),
-    (frame(when=["first", *"abcde"]), {"order": "when"}, "'when' must hold numbers or times .*; got 'first' in row 1"),
-    (frame(when=["1", "2", "3", "4", "soon", "6"]), {"order": "when"}, "got 'soon' in row 5"),
-    (frame(when=[*["2024-05-31"] * 3, "9999-12-31", *"ab"]), {"order": "when"}, "got '9999-12-31' in row 4"),
+    (frame(when=["first", *"abcde"]), {"time": "when"}, "'when' must hold numbers or times .*; got 'first' in row 1"),
+    (frame(when=["1", "2", "3", "4", "soon", "6"]), {"time": "when"}, "got 'soon' in row 5"),
+    (frame(when=[*["2024-05-31"] * 3, "9999-12-31", *"ab"]), {"time": "when"}, "got '9999-12-31' in row 4"),
     (pd.DataFrame({"visit;outcome": ["1;2"]}), {}, "no column 'visit'.*separated by ';': save it with commas"),
     (frame(), {"missing": "ignore"}, "missing must be one of 'error', 'drop-row', 'mean', 'zero'"),
     (
@@ -564,7 +564,7 @@ def test_nan_is_no_set_id():
 
 def test_columns_may_be_named_by_numbers():
     rows = pd.DataFrame([[1, 0.5, "x", 2], [1, 1.5, "y", 1], [2, 2.5, "x", 1]])
-    data, schema = read_table(rows, set_id=0, order=3, features=[1, 2], categorical=[1])
+    data, schema = read_table(rows, set_id=0, time=3, features=[1, 2], categorical=[1])
     assert (schema.set_id, schema.column_names) == ("0", ["1=0.5", "1=1.5", "1=2.5", "2=x", "2=y"])
     assert torch.equal(schema.read(rows).data.elements, data.elements)
     with pytest.raises(InputError, match="has no column '9'; its columns are 0, 1, 2"):
@@ -605,7 +605,7 @@ def test_a_text_with_too_many_values_is_refused():
 
 def test_times_are_no_features():
     rows = frame(dose=pd.date_range("2024-01-01", periods=6))
-    with pytest.raises(InputError, match=r"feature 'dose' is of type timestamp.* use it as --order"):
+    with pytest.raises(InputError, match=r"feature 'dose' is of type timestamp.* use it as --time"):
         read_table(rows, set_id="visit", target="outcome")
 
 
@@ -722,7 +722,7 @@ from anyorder.estimators import columns as _columns
 from anyorder.estimators.tables import read_table
 _columns._BLOCK_BYTES = 1 << 20
 for path in sys.argv[1:]:
-    read_table(path, set_id="set", target="y", order="at", features=["u", "v", "w", "kind"])
+    read_table(path, set_id="set", target="y", time="at", features=["u", "v", "w", "kind"])
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
     note, paths = "x" * 300, []

@@ -49,7 +49,7 @@ _EXAMPLE = "Example:  anyorder "
 
 @app.command(
     epilog=_EXAMPLE
-    + "train visits.csv --set-id patient --target readmitted --order time --penalty-window 3 --penalty-weight 1 "
+    + "train visits.csv --set-id patient --target readmitted --time time --penalty-window 3 --penalty-weight 1 "
     "--out model"
 )
 def train(
@@ -57,7 +57,9 @@ def train(
     set_id: str = typer.Option(..., "--set-id", help="The column that says which set a row belongs to."),
     target: str = typer.Option(..., help="The column to predict, the same in every row of a set."),
     out: str = typer.Option(..., help="The model folder to write."),
-    order: str | None = typer.Option(None, help="The column to sort each set by; rows as they come if not given."),
+    time: str | None = typer.Option(
+        None, help="Column of numbers or times that sorts the rows of each set. [default: rows stay as they are]"
+    ),
     features: str | None = typer.Option(None, help="Feature columns, separated by commas; all others if not given."),
     categorical: str | None = typer.Option(None, help="Numeric columns to read as categories."),
     missing: str = typer.Option("error", help="Missing values: error, drop-row, mean or zero."),
@@ -96,7 +98,7 @@ def train(
     """Learn from a table of events, readings or items grouped into sets, and write a model folder."""
     from anyorder.cli.usage import check_train, number_or
 
-    columns: dict[str, Any] = {"set_id": set_id, "target": target, "order": order, "missing": missing, "task": task}
+    columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
     columns |= {"features": _names(features), "categorical": _names(categorical) or []}
     settings = {
         "model": model,

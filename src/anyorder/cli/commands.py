@@ -116,7 +116,7 @@ def train_table(
     learnt = learn_table(table, **columns, progress=progress)
     _output_names(learnt.schema)
     say(_found(learnt))
-    _tell_reading(learnt, columns.get("order"), settings, say)
+    _tell_reading(learnt, columns.get("time"), settings, say)
     if reason is not None:
         say(reason)
         settings = {**settings, "penalty": None}
@@ -124,7 +124,7 @@ def train_table(
     if unlabeled is not None:
         read = learnt.schema.read(unlabeled, progress=progress)
         _tell_unseen(read, say)
-        if settings.get("penalty", "sire") is not None and settings.get("penalty_weight", 1.0) != 0:
+        if settings.get("penalty", "sire") is not None and settings.get("penalty_weight") != 0:
             further = read.data
             say(f"{len(further)} sets without a target serve the penalty")
         else:
@@ -301,7 +301,7 @@ class _AuditedTable:
             self.first = model, schema, read.set_ids, read.data.lengths
             return
         other, known, set_ids, lengths = self.first
-        for name in ("set_id", "target", "task", "classes", "order"):
+        for name in ("set_id", "target", "task", "classes", "time"):
             one, this = getattr(known, name), getattr(schema, name)
             if one != this:
                 raise InputError(

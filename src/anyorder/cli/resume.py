@@ -24,8 +24,8 @@ def asked_for(
 ) -> dict[str, Any]:
     """What a training is asked to do, by the names of the command line; what it only writes down does not count.
 
-    >>> asked_for({"order": "time"}, {"shuffle": True, "random_state": 3}, {"window": 2}, None)
-    {'order': 'time', 'shuffle': True, 'seed': 3, 'penalty_window': 2, 'unlabeled': None}
+    >>> asked_for({"time": "day"}, {"shuffle": True, "random_state": 3}, {"window": 2}, None)
+    {'time': 'day', 'shuffle': True, 'seed': 3, 'penalty_window': 2, 'unlabeled': None}
     """
     asked = {_IN_WORDS.get(name, name): value for name, value in settings.items() if name != "tensorboard"}
     if "shuffle_within" in asked:

@@ -60,7 +60,7 @@ class _SetEstimator(BaseEstimator):
         model: str = "recurrent",
         model_options: dict[str, Any] | None = None,
         penalty: Any = "sire",
-        penalty_weight: Any = 1.0,
+        penalty_weight: Any = "auto",
         epochs: int = 100,
         batch_size: int = 32,
         learning_rate: float = 3e-3,
@@ -282,7 +282,7 @@ class _SetEstimator(BaseEstimator):
             weight = real_number("penalty_weight", weight, at_least=0)
         reason = why_no_penalty(self.model_.inner)
         if penalty is not None and reason is not None:
-            if weight != 0 and (self.penalty, self.penalty_weight) != ("sire", 1.0):  # something was asked for
+            if weight != 0 and (self.penalty, self.penalty_weight) != ("sire", "auto"):  # something was asked for
                 given = f"penalty={self.penalty!r} and penalty_weight={self.penalty_weight!r}"
                 warnings.warn(f"{reason}; {given} are not used", stacklevel=4)
             return None, 0.0

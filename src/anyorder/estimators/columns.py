@@ -93,13 +93,13 @@ class Columns:
                     hint = _separated(available[0]) or hint
                 shown = ", ".join(available[:12]) + (", …" if len(available) > 12 else "")
                 raise InputError(f"{self.source} has no column {name!r}; its columns are {shown}{hint}")
-        for given, what in ((special, "set id, target and order"), (self.names, "the features")):
+        for given, what in ((special, "set id, target and time"), (self.names, "the features")):
             for name in given:
                 if given.count(name) > 1:
                     raise InputError(f"column {name!r} is named twice among {what}; name each column once")
         for name in [*self.names, *self.kinds]:
             if name in special:
-                raise InputError(f"{name!r} is the set id, target or order column; it cannot be a feature too")
+                raise InputError(f"{name!r} is the set id, target or time column; it cannot be a feature too")
         for name in self.kinds:
             if name not in self.names:
                 raise InputError(f"categorical column {name!r} is not among the features; name it there too")
@@ -332,7 +332,7 @@ def _guess_kind(name: str, array: pa.Array) -> str:
         return "number"
     raise InputError(
         f"feature {name!r} is of type {array.type}, neither number nor text; turn it into numbers, use it as "
-        "--order, or leave it out with --features"
+        "--time, or leave it out with --features"
     )
 
 
@@ -388,7 +388,7 @@ def _order_keys(name: str, array: pa.Array, first: int) -> np.ndarray:
             return found.astype("int64") if pa.types.is_timestamp(kind) else found
     bad = max(_readable(trimmed, kind) for kind in kinds)
     raise InputError(
-        f"order column {name!r} must hold numbers or times such as 2024-05-31 12:00:00, of the years 1678 to 2262, in "
+        f"time column {name!r} must hold numbers or times such as 2024-05-31 12:00:00, of the years 1678 to 2262, in "
         f"all rows alike; got {array[bad].as_py()!r} in row {first + bad}"
     )
 

@@ -15,10 +15,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from anyorder._names import MISSING, TASKS
 from anyorder.checks import InputError, one_of, real_number
 from anyorder.data.sets import SetData
 from anyorder.estimators.columns import Columns, Feature, column_names
+
+TASKS = ("classification", "regression")
+MISSING = ("error", "drop-row", "mean", "zero")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class TableSchema:
     set_id: str
     features: tuple[Feature, ...]
     target: str | None = None
-    order: str | None = None
+    time: str | None = None
     missing: str = "error"
     task: str | None = None
     classes: tuple[Any, ...] | None = None
@@ -68,7 +70,7 @@ class TableSchema:
                 set_id=str(values["set_id"]),
                 features=features,
                 target=None if values["target"] is None else str(values["target"]),
-                order=None if values["order"] is None else str(values["order"]),
+                time=None if values["time"] is None else str(values["time"]),
                 missing=one_of("missing", values["missing"], MISSING),
                 task=task,
                 classes=None if classes is None else tuple(classes),
@@ -97,7 +99,7 @@ class TableSchema:
         """
         if with_target is None:
             with_target = self.target in column_names(source)
-        columns = self._gather(source, self.set_id, self.target if with_target else None, self.order, progress)
+        columns = self._gather(source, self.set_id, self.target if with_target else None, self.time, progress)
         return _table(columns, self)
 
     def encode(self, rows: Any) -> Tensor:
@@ -152,7 +154,7 @@ def read_table(
     *,
     set_id: str,
     target: str | None = None,
-    order: str | None = None,
+    time: str | None = None,
     features: Sequence[str] | None = None,
     categorical: Sequence[str] = (),
     missing: str = "error",
@@ -161,7 +163,7 @@ def read_table(
 ) -> tuple[SetData, TableSchema]:
     """Read a long table (CSV, Parquet, npz, or a DataFrame) into sets, and say how it was encoded.
 
-    Rows of one ``set_id`` form a set, in the order of the ``order`` column (else of the rows). ``features``
+    Rows of one ``set_id`` form a set, in the order of the ``time`` column (else of the rows). ``features``
     defaults to every other column: numbers are standardised, text and ``categorical`` columns become one 0/1
     column a category. ``missing``: "error", "drop-row", "mean", or "zero". A text or boolean ``target`` means
     classification and a float one regression; otherwise ``task`` decides. ``progress=None`` shows a bar on a
@@ -177,7 +179,7 @@ def read_table(
         source,
         set_id=set_id,
         target=target,
-        order=order,
+        time=time,
         features=features,
         categorical=categorical,
         missing=missing,
@@ -192,7 +194,7 @@ def learn_table(
     *,
     set_id: str,
     target: str | None = None,
-    order: str | None = None,
+    time: str | None = None,
     features: Sequence[str] | None = None,
     categorical: Sequence[str] = (),
     missing: str = "error",
@@ -204,15 +206,15 @@ def learn_table(
     if task is not None:
         one_of("task", task, TASKS)
     set_id = str(set_id)  # a DataFrame may name its columns by numbers; read, they are text
-    target, order = (None if name is None else str(name) for name in (target, order))
+    target, time = (None if name is None else str(name) for name in (target, time))
     features = None if features is None else [str(name) for name in features]
     kinds = {str(name): "category" for name in categorical}
-    columns = Columns(source, set_id, target, order, features, kinds, missing, progress)
+    columns = Columns(source, set_id, target, time, features, kinds, missing, progress)
     if columns.rows == 0:
         raise InputError(f"every row of {columns.source} has a missing value; drop-row leaves nothing to learn from")
     learnt = tuple(columns.learn(name) for name in columns.names)
     found, classes = (None, None) if target is None else columns.label(task, None)
-    table = _table(columns, TableSchema(set_id, learnt, target, order, missing, found, classes))
+    table = _table(columns, TableSchema(set_id, learnt, target, time, missing, found, classes))
     keep = table.data.lengths > 0
     if bool(keep.all()):
         return table
