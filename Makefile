@@ -5,16 +5,12 @@ PIP := $(BIN)/pip install -q -c constraints.txt
 
 .PHONY: demo test quick lint bench results browser clean
 
-.venv/base: pyproject.toml constraints.txt
+.venv/tables .venv/paper .venv/dev: .venv/%: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e .
+	$(PIP) -e '.[$*]'
 	touch $@
 
-.venv/dev: .venv/base
-	$(PIP) -e '.[dev]'
-	touch $@
-
-demo: .venv/base
+demo: .venv/tables
 	$(BIN)/anyorder demo
 
 test: .venv/dev
@@ -32,7 +28,7 @@ lint: .venv/dev
 bench: .venv/dev
 	$(BIN)/python -m benchmarks
 
-results: .venv/base
+results: .venv/paper
 	$(BIN)/anyorder report results
 	$(BIN)/python docs/copy_results.py
 
