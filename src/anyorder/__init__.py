@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from anyorder import checks
 
 __version__ = "0.1.0"
 
@@ -18,7 +19,8 @@ _PUBLIC = {
     "data.sets": ["SetData", "pad"],
     "recurrences.base": ["Recurrence", "recurrence"],
     "recurrences.trajectory": ["Trajectory"],
-    "penalties.base": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty", "order_gap"],
+    "penalties": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty"],
+    "penalties.order_gap": ["order_gap"],
     "models.recurrent": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
     "training.loop": ["train"],
     "training.config": ["TrainConfig"],
@@ -33,21 +35,22 @@ _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in name
 _MODULES = {
     "known": "recurrences.known",
     "orderings": "data.orderings",
-    "checks": "checks",
     "pyg": "pyg",
     "testing": "testing",
 }
 
-__all__ = sorted([*_MODULE_OF, *_MODULES, "__version__"])
+_EXTRAS = {"training": "train", "audits": "audit", "estimators": "tables", "pyg": "peers"}  # other packages need none
+
+__all__ = sorted([*_MODULE_OF, *_MODULES, "checks", "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        value = getattr(importlib.import_module(f"anyorder.{_MODULE_OF[name]}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"anyorder.{_MODULES[name]}")
-    else:
+    module = _MODULE_OF.get(name) or _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'anyorder' has no attribute {name!r}")
+    value = checks.extra(f"anyorder.{module}", _EXTRAS.get(module.partition(".")[0], "all"), f"anyorder.{name}")
+    if name in _MODULE_OF:
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

@@ -8,6 +8,7 @@ into one line on stderr and exit status 2.
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,20 @@ def real_number(
         if not holds:
             raise InputError(f"{name} must be {rule}; got {number}")
     return number
+
+
+def extra(module: str, extra: str, what: str = "this") -> Any:
+    """The imported ``module``; an :class:`InputError` that names the extra to install if it is missing.
+
+    >>> extra("json", "tables").dumps({})
+    '{}'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("anyorder"):
+            raise
+        raise InputError(f"{what} needs {error.name}: pip install 'anyorder[{extra}]'") from None
 
 
 _check_finite = True

@@ -19,7 +19,7 @@ from anyorder.paper.report.real_verdicts import REAL_VERDICTS
 from anyorder.paper.runner import real_runs
 from anyorder.paper.runner.trial import Trial
 from anyorder.paper.runner.variants import Variants
-from anyorder.penalties.base import SIRE
+from anyorder.penalties import SIRE
 from anyorder.training.loop import TrainConfig, TrainResult, train
 
 SETTING = {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.penalties.base import penalty_from_config
+from anyorder.penalties import penalty_from_config
 from anyorder.recurrences import known
 from anyorder.recurrences.trajectory import tree_leaves
 from problems import (

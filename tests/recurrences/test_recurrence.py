@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.recurrences.base import NativeRecurrence
+from anyorder.recurrences.torch_modules import NativeRecurrence
 from anyorder.recurrences.trajectory import Layout, tree_leaves, tree_map
 from problems import RECURRENCES, end, make
 

@@ -31,7 +31,7 @@ from anyorder.deploy.save import SavedModel, open_model, save, write_atomically
 from anyorder.estimators.classifier import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
 from anyorder.estimators.tables import Table, TableSchema, learn_table
 from anyorder.files import table_ending
-from anyorder.penalties.base import AdaptiveWeight
+from anyorder.penalties import AdaptiveWeight
 from anyorder.training.loop import TrainConfig, reads_in_windows
 
 Say = Callable[[str], None]

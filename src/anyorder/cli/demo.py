@@ -17,7 +17,7 @@ from anyorder.audits.run import compare
 from anyorder.estimators.classifier import SetClassifier, SetRegressor
 from anyorder.files import write_atomically
 from anyorder.paper.data import datasets
-from anyorder.penalties.base import SIRE
+from anyorder.penalties import SIRE
 from anyorder.recurrences import known
 from anyorder.verify.certify import certify
 

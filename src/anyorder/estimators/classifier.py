@@ -30,7 +30,7 @@ from anyorder.data.sets import SetData
 from anyorder.estimators.input import as_sets, column_names, require_same_columns
 from anyorder.models.base import SetModel, Standardised
 from anyorder.models.recurrent import MODELS
-from anyorder.penalties.base import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
+from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
 from anyorder.training.checkpoint import seed_in

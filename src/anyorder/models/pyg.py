@@ -20,7 +20,7 @@ except ImportError as error:
 from anyorder.checks import InputError, InputTypeError, whole_number
 from anyorder.data.sets import pad_from_batch
 from anyorder.models.recurrent import RecurrentSetModel, SetModel
-from anyorder.penalties.base import SIRE, PermutationPenalty, SubsetPenalty
+from anyorder.penalties import SIRE, PermutationPenalty, SubsetPenalty
 from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import Trajectory, tree_leaves
 

@@ -10,30 +10,20 @@ SubsetPenalty's. Search weights over decades, 1e-3 to 1e3.
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import (
-    InputError,
-    InputTypeError,
-    checked_elements,
-    checked_lengths,
-    one_of,
-    real_number,
-    require_finite,
-    whole_number,
-)
-from anyorder.data.orderings import random_below, random_orderings, random_partners, reorder
+from anyorder.checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
+from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, may_drop, modules_off, recurrence
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 
-class _Penalty:
+class Penalty:
     """What the penalties share: finding the samples that have a pair, the mean, the relative form."""
 
     pairs: int
@@ -55,7 +45,7 @@ class _Penalty:
         """The penalty of a trajectory, or of a recurrence or model on ``elements [B, T, D]``: a scalar."""
         if not isinstance(generator, torch.Generator | None):
             raise InputTypeError(f"generator must be a torch.Generator or None; got {generator!r}")
-        batch = _Batch.of(subject, elements, lengths)
+        batch = Batch.of(subject, elements, lengths)
         if self.relative and batch.size < 2:
             raise InputError(
                 "relative=True compares with the distance between samples and needs at least two in the batch; "
@@ -75,7 +65,7 @@ class _Penalty:
         """Whether samples are held against others of the batch, so that it must hold two with elements."""
         return self.relative
 
-    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+    def _branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         """The two states to compare, one row a draw; ``sample [R]`` names the sample of each draw."""
         raise TypeError(f"{type(self).__name__} must define _branches")
 
@@ -84,177 +74,8 @@ class _Penalty:
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
 
-@dataclass(frozen=True)
-class SIRE(_Penalty):
-    """E ‖f(s, a, b) − f(s, b, a)‖² over reachable states s and pairs of elements (equation 13 of the paper).
-
-    ``prefixes="random"``: m uniform in {0 … n−2}, a uniform ordered selection of m elements as prefix, two
-    further distinct elements as the pair. ``prefixes="given"``: the sample's first m elements in the given
-    order, the pair (x_{m+1}, x_j) with j uniform in {m+2 … n}, or at most ``window`` places on: states of the
-    pass are reused, and with ``window=1`` (the adjacent swap) a draw costs two steps. ``pairs``: draws a sample.
-    ``partners="batch"`` takes the pair from other samples of the batch, independent of s. ``relative=True``
-    divides by the mean squared distance between end states of different samples. ``through_states=False`` takes the
-    states as given: gradients reach the two steps of each branch and nothing before them, which is cheaper for subsets.
-
-    >>> gru = recurrence(nn.GRU(3, 16))
-    >>> elements, g = torch.randn(8, 10, 3), torch.Generator().manual_seed(0)
-    >>> trajectory = gru.scan(elements)
-    >>> value = SIRE(prefixes="given", window=1)(trajectory, generator=g)
-    >>> (0.1 * value).backward()
-    """
-
-    prefixes: str | None = None
-    window: int | None = None
-    pairs: int = 1
-    partners: str = "set"
-    relative: bool = True
-    through_states: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.through_states, bool):
-            raise InputTypeError(f"through_states must be True or False; got {self.through_states!r}")
-        if self.prefixes is None:
-            object.__setattr__(self, "prefixes", "random" if self.window is None else "given")
-        one_of("prefixes", self.prefixes, ["random", "given"])
-        one_of("partners", self.partners, ["set", "batch"])
-        if self.window is None:
-            return
-        object.__setattr__(self, "window", whole_number("window", self.window))
-        if self.prefixes == "random":
-            raise InputError(
-                "window limits how far apart two elements of the given order may be, and prefixes='random' draws "
-                "orders of its own; use prefixes='given' with window, or no window"
-            )
-        if self.partners == "batch":
-            raise InputError(
-                "window limits the distance inside a sample, and partners='batch' takes the pair from other "
-                "samples; use partners='set' with window, or no window"
-            )
-
-    @property
-    def needs_mates(self) -> bool:
-        return self.relative or self.partners == "batch"
-
-    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
-        length = batch.lengths[sample]
-        before = random_below(length - 1, generator)  # m elements stand before the pair
-        if self.prefixes == "random":
-            order = random_orderings(length, batch.longest, 1, generator)[:, 0]
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self.through_states):
-                state = batch.end_state(sample, order, before)
-            at = before[:, None] + torch.arange(2, device=before.device)
-            places = order.gather(1, at)  # the pair follows the prefix in the same ordering
-        if self.partners == "batch":
-            rows = [random_partners(batch.lengths, sample, generator) for _ in range(2)]
-            a, b = (batch.elements[other, position] for other, position in rows)
-        elif self.prefixes == "random":
-            a, b = batch.elements[sample[:, None], places].unbind(1)
-        else:
-            return self._prefix_branches(batch, sample, before, length, generator)
-        if self.prefixes == "given":
-            state = self._reached(batch, sample, before)
-        return _swap(batch.recurrence, state, a, b)
-
-    def _reached(self, batch: _Batch, sample: Tensor, before: Tensor) -> State:
-        """The states of the pass after ``before [R]`` elements of each ``sample [R]``."""
-        state = batch.trajectory.rows(sample, before)
-        return state if self.through_states else tree_map(torch.detach, state)
-
-    def _prefix_branches(
-        self,
-        batch: _Batch,
-        sample: Tensor,
-        before: Tensor,
-        length: Tensor,
-        generator: torch.Generator | None,
-    ) -> tuple[State, State]:
-        reach = length - 1 - before
-        if self.window is not None:
-            reach = reach.clamp(max=self.window)
-        partner = before + 1 + random_below(reach, generator)
-        a, b = batch.elements[sample[:, None], torch.stack([before, partner], 1)].unbind(1)
-        trajectory, step = batch.trajectory, batch.recurrence.step
-        if not trajectory.repeatable or not self.through_states:
-            # the pass cannot be had again by stepping, or its steps are not to learn: share its state, step both
-            return _swap(batch.recurrence, self._reached(batch, sample, before), a, b)
-        further = 2 if self.window == 1 else 1  # what the pass has done already of f(s, a, b)
-        both = trajectory.rows(sample.repeat(2), torch.cat([before, before + further]))
-        state, ahead = _halves(both)
-        straight = ahead if self.window == 1 else step(b, ahead)
-        return straight, step(a, step(b, state))
-
-
-@dataclass(frozen=True)
-class SubsetPenalty(_Penalty):
-    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets and two orderings of each (equation 10 of the paper).
-
-    m uniform in {2 … n}, a uniform subset x' of that size, two independent uniform orderings of it.
-
-    >>> SubsetPenalty(pairs=2)(recurrence(nn.GRU(3, 16)), torch.randn(8, 10, 3)).shape
-    torch.Size([])
-    """
-
-    pairs: int = 1
-    relative: bool = True
-
-    def _branches(self, batch: _Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
-        length = batch.lengths[sample]
-        size = self._size(length, generator)
-        one = random_orderings(length, batch.longest, 1, generator)[:, 0]
-        other = one.gather(1, random_orderings(size, batch.longest, 1, generator)[:, 0])
-        return _halves(batch.end_state(sample.repeat(2), torch.cat([one, other]), size.repeat(2)))
-
-    def _size(self, length: Tensor, generator: torch.Generator | None) -> Tensor:
-        return 2 + random_below(length - 1, generator)
-
-
-@dataclass(frozen=True)
-class PermutationPenalty(SubsetPenalty):
-    """E ‖f(s₀, x_π̂) − f(s₀, x_π̃)‖²: :class:`SubsetPenalty` on whole samples, two independent uniform orderings of each.
-
-    >>> PermutationPenalty(relative=True)(recurrence(nn.GRU(3, 16)), torch.randn(8, 10, 3)).shape
-    torch.Size([])
-    """
-
-    def _size(self, length: Tensor, generator: torch.Generator | None) -> Tensor:
-        return length
-
-
-@torch.no_grad()
-def order_gap(
-    subject: Recurrence | nn.Module,
-    elements: Tensor,
-    lengths: Tensor | None = None,
-    *,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """How much order matters to the end state, as one number to log (no gradient).
-
-    0: order is ignored. Near 1: order matters as much as content. Of samples that all end alike, whose content
-    cannot be told apart, it is 0 if order is ignored and else very large: the distance between them is taken to be
-    the rounding error of their states.
-
-    >>> from anyorder.recurrences import known
-    >>> order_gap(known.sum(), torch.arange(12.0).reshape(3, 4, 1)).item()
-    0.0
-    """
-    return PermutationPenalty(relative=True)(subject, elements, lengths, generator=generator)
-
-
-def penalty_from_config(config: dict[str, Any]) -> _Penalty:
-    """The penalty a :meth:`config` dict describes."""
-    kinds = {kind.__name__: kind for kind in (SIRE, SubsetPenalty, PermutationPenalty)}
-    options = dict(config)
-    kind = kinds[one_of("penalty name", options.pop("name", None), kinds)]
-    unknown = sorted(set(options) - set(kind.__dataclass_fields__))
-    if unknown:
-        raise InputError(f"{kind.__name__} has no option {unknown[0]!r}")
-    return kind(**options)
-
-
 @dataclass
-class _Batch:
+class Batch:
     """What a penalty is computed on: encoded elements, lengths, a recurrence, and its trajectory once needed.
 
     ``begun``: the state that the trajectory went on from, None if it began at the recurrence's start.
@@ -272,7 +93,7 @@ class _Batch:
         subject: Trajectory | Recurrence | nn.Module,
         elements: Tensor | None,
         lengths: Tensor | None,
-    ) -> _Batch:
+    ) -> Batch:
         if isinstance(subject, Trajectory):
             if elements is not None or lengths is not None:
                 raise InputError("a trajectory brings its own elements and lengths; pass the trajectory alone")
@@ -297,7 +118,7 @@ class _Batch:
         return cls(wrapped, elements, lengths)
 
     @classmethod
-    def _of_trajectory(cls, given: Trajectory) -> _Batch:
+    def _of_trajectory(cls, given: Trajectory) -> Batch:
         """A batch that reuses the pass, or makes it anew where that serves no more.
 
         That is where gradients are wanted and it was made without, and where autocast made it in half precision and
@@ -370,13 +191,7 @@ class _Batch:
         return torch.stack([e.to(torch.get_default_dtype()) for e in empty]).sum() if empty else torch.zeros(())
 
 
-def _swap(r: Recurrence, state: State, a: Tensor, b: Tensor) -> tuple[State, State]:
-    """f(s, a, b) and f(s, b, a), stepped together as one batch."""
-    twice = tree_map(lambda leaf: torch.cat([leaf, leaf]), state)
-    return _halves(r.step(torch.cat([b, a]), r.step(torch.cat([a, b]), twice)))
-
-
-def _halves(state: State) -> tuple[State, State]:
+def halves(state: State) -> tuple[State, State]:
     return tuple(tree_map(lambda leaf, i=i: leaf.chunk(2)[i], state) for i in range(2))
 
 
@@ -395,57 +210,3 @@ def _squared_distance(one: State, other: State) -> Tensor:
     gaps = tree_map(lambda p, q: by_sample((_exact(p) - _exact(q)).square()).sum(1), one, other)
     leaves = tree_leaves(gaps)
     return torch.stack(leaves).sum(0) if len(leaves) > 1 else leaves[0]
-
-
-@dataclass
-class AdaptiveWeight:
-    """A penalty weight that seeks a target gap: dual ascent on log weight, within bounds.
-
-    Each update moves log(weight) by ``rate`` × log(gap / target), at most ``rate`` either way: a gap above the
-    target raises the weight, one below lowers it. ``gap`` is usually :func:`order_gap` of the last batch.
-
-    >>> budget = AdaptiveWeight(target=0.01)
-    >>> budget.update(0.5) > 1.0
-    True
-    """
-
-    target: float = 0.01
-    weight: float = 1.0
-    rate: float = 0.1
-    bounds: tuple[float, float] = (1e-4, 1e4)
-
-    def __post_init__(self) -> None:
-        self.target = real_number("target", self.target, above=0)
-        self.rate = real_number("rate", self.rate, above=0)
-        if not isinstance(self.bounds, (tuple, list)) or len(self.bounds) != 2:
-            raise InputError(f"bounds must be (lower, upper); got {self.bounds!r}")
-        low, high = self.bounds
-        low, high = real_number("lower bound", low, above=0), real_number("upper bound", high, above=0)
-        if low > high:
-            raise InputError(f"bounds must be (lower, upper); got {self.bounds}")
-        self.bounds = (low, high)
-        self.weight = real_number("weight", self.weight, at_least=low, at_most=high)
-
-    def update(self, gap: float | Tensor) -> float:
-        """Move the weight towards where the gap meets the target; returns the new weight."""
-        try:
-            gap = float(gap)
-        except (TypeError, ValueError, RuntimeError):  # a tensor of several
-            raise InputTypeError(f"gap must be one number, such as order_gap gives; got {gap!r}") from None
-        if math.isnan(gap) or gap < 0:
-            raise InputError(f"gap must be a number of at least 0; got {gap} (has the training diverged?)")
-        excess = math.log(max(gap, 1e-300) / self.target)
-        weight = self.weight * math.exp(self.rate * min(1.0, max(-1.0, excess)))
-        self.weight = min(self.bounds[1], max(self.bounds[0], weight))
-        return self.weight
-
-    def state_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
-        return {**asdict(self), "bounds": list(self.bounds)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved state."""
-        if not isinstance(state, dict) or state.keys() != asdict(self).keys():
-            got = sorted(state) if isinstance(state, dict) else type(state).__name__
-            raise InputError(f"the state of a budget has {', '.join(asdict(self))}; got {got}")
-        self.__dict__.update(replace(self, **state).__dict__)

@@ -19,7 +19,7 @@ from anyorder.checks import InputError
 from anyorder.data.sets import SetData
 from anyorder.files import load_tensors, save_tensors
 from anyorder.models.base import SetModel
-from anyorder.penalties.base import AdaptiveWeight
+from anyorder.penalties import AdaptiveWeight
 
 _FILE = "checkpoint.safetensors"
 _CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due

@@ -10,7 +10,7 @@ from accelerate.utils import reduce
 from torch import Tensor, nn
 
 from anyorder.data.sets import SetData
-from anyorder.penalties.base import order_gap
+from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import generator_of, piece_sizes
 from anyorder.training.config import TrainConfig

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from anyorder.checks import Diverged, InputError, InputTypeError, one_of, real_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import SetData
-from anyorder.penalties.base import AdaptiveWeight
+from anyorder.penalties import AdaptiveWeight
 from anyorder.recurrences.trajectory import tree_map
 from anyorder.training.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
 from anyorder.training.checkpoint import Checkpoint, own_randomness

@@ -25,7 +25,8 @@ from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.runner.trial import Outcome, Setting, Trial, short, shuffles
 from anyorder.paper.runner.variants import Variants
-from anyorder.penalties.base import SIRE, order_gap
+from anyorder.penalties import SIRE
+from anyorder.penalties.order_gap import order_gap
 from anyorder.training.loop import TrainConfig, train
 from anyorder.training.predict import predict
 

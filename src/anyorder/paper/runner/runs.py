@@ -19,7 +19,8 @@ from anyorder.data.sets import SetData
 from anyorder.models.recurrent import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
 from anyorder.paper.data.tasks import TASKS, Task, splits
 from anyorder.paper.runner.trial import Outcome, Trial, short, shuffles
-from anyorder.penalties.base import SIRE, AdaptiveWeight, SubsetPenalty, order_gap
+from anyorder.penalties import SIRE, AdaptiveWeight, SubsetPenalty
+from anyorder.penalties.order_gap import order_gap
 from anyorder.training.loop import TrainConfig, train
 from anyorder.training.predict import predict
 
