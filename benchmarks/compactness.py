@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyorder.models.recurrent import DeepSets
+from anyorder.models import DeepSets
 from anyorder.recurrences import known
 from benchmarks.timing import entry
 

@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, nn
 
 import anyorder as ao
-from anyorder.models import pyg
-from anyorder.models.recurrent import (
+from anyorder.models import (
     DeepSets,
     JanossyPooling,
     MultiAggregation,
     RecurrentSetModel,
     SetModel,
     SetTransformer,
-    SmallCNN,
 )
+from anyorder.paper.peers import PygModel, SmallCNN
 from benchmarks.timing import entry, medians
 
 FEATURES, CLASSES, BATCH = 8, 10, 8
@@ -41,11 +40,11 @@ MODELS: dict[str, Callable[[int], SetModel]] = {
     "janossy": lambda n: JanossyPooling(FEATURES, CLASSES),
     "janossy_pairs": lambda n: JanossyPooling(FEATURES, CLASSES, k=2),
     "cnn": lambda n: SmallCNN(FEATURES, CLASSES, side=_side(n)),
-    "pyg_gru": lambda n: pyg.PygGRU(FEATURES, CLASSES),
-    "pyg_lstm": lambda n: pyg.PygLSTM(FEATURES, CLASSES),
-    "pyg_lcm": lambda n: pyg.PygLCM(FEATURES, CLASSES),
-    "pyg_set_transformer": lambda n: pyg.PygSetTransformer(FEATURES, CLASSES),
-    "pyg_set2set": lambda n: pyg.PygSet2Set(FEATURES, CLASSES),
+    "pyg_gru": lambda n: PygModel(FEATURES, CLASSES, "gru"),
+    "pyg_lstm": lambda n: PygModel(FEATURES, CLASSES, "lstm"),
+    "pyg_lcm": lambda n: PygModel(FEATURES, CLASSES, "lcm"),
+    "pyg_set_transformer": lambda n: PygModel(FEATURES, CLASSES, "set-transformer"),
+    "pyg_set2set": lambda n: PygModel(FEATURES, CLASSES, "set2set"),
 }
 NOTES = {
     "janossy": ", π-SGD: 20 orderings at inference, 1 in training",

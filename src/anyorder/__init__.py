@@ -21,7 +21,7 @@ _PUBLIC = {
     "recurrences.trajectory": ["Trajectory"],
     "penalties": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty"],
     "penalties.order_gap": ["order_gap"],
-    "models.recurrent": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
+    "models": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
     "training.loop": ["train"],
     "training.config": ["TrainConfig"],
     "audits.run": ["audit"],

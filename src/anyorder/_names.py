@@ -6,8 +6,7 @@ the command line answers a slip at once; a test holds the two against each other
 
 from __future__ import annotations
 
-MODELS = ("recurrent", "deepsets", "janossy", "set-transformer", "multi-aggregation", "cnn")
-PYG_MODELS = ("pyg-gru", "pyg-lstm", "pyg-lcm", "pyg-set-transformer", "pyg-set2set")  # need the extra peers
+MODELS = ("recurrent", "deepsets", "janossy", "set-transformer", "multi-aggregation")
 CELLS = ("rnn", "relu-rnn", "gru", "lstm", "relu")
 PENALTIES = ("sire", "sub", "permutation")
 PREFIXES = ("random", "given")

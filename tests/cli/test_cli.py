@@ -299,18 +299,6 @@ def test_a_model_that_takes_no_penalty_says_so(run, tmp_path):
     assert "without a penalty" not in run(f"{TRAIN} --force")[1]
 
 
-def test_a_model_of_torch_geometric_is_trained_and_predicts(tmp_path):
-    """In a process of its own: nobody has imported anyorder.pyg there."""
-    visits().to_csv(tmp_path / "t.csv", index=False)
-    train = TRAIN.replace("--hidden 4", "--model pyg-set2set --hidden 4")
-    env = {**os.environ, "ANYORDER_HOME": str(tmp_path / "home")}
-    for words in (train, "predict model t.csv --out p.csv"):
-        command = [sys.executable, "-m", "anyorder", *words.split()]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert len(pd.read_csv(tmp_path / "p.csv")) == 24
-
-
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(run, here, ending):
     rows = visits(5, seed=1, drug="z", outcome="nonsense")

@@ -15,7 +15,7 @@ import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.deploy import onnx as export
 from anyorder.deploy.onnx import export_onnx
-from anyorder.models.base import Standardised
+from anyorder.models import Standardised
 from anyorder.recurrences.trajectory import tree_leaves
 
 FORMS = {

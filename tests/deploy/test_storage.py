@@ -26,7 +26,7 @@ from anyorder.deploy.save import (
     tensors_to_bytes,
     write_atomically,
 )
-from anyorder.models.recurrent import MODELS
+from anyorder.models import MODELS
 
 
 def test_tensors_and_metadata_come_back_bit_equal(tmp_path):

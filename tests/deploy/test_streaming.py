@@ -17,7 +17,7 @@ from torch import nn
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
 from anyorder.deploy.save import tensors_from_bytes, tensors_to_bytes
-from anyorder.models.recurrent import MODELS
+from anyorder.models import MODELS
 from anyorder.recurrences.trajectory import tree_leaves
 
 D = 3

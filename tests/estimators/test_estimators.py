@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -22,7 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import anyorder as ao
 from anyorder.data.sets import SetData
 from anyorder.estimators import classifier as estimators
-from anyorder.models.recurrent import MODELS
+from anyorder.models import MODELS
+from anyorder.paper import peers as _peers  # noqa: F401  (registers the model "cnn")
 from anyorder.training.loop import TrainConfig, TrainResult, train
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
@@ -205,36 +204,12 @@ def test_a_budget_given_as_a_parameter_is_not_changed_by_fitting():
     assert budget.weight == 1.0
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODELS if n not in ("standardised", "cnn") and n[:4] != "pyg-"))
+@pytest.mark.parametrize("name", sorted(n for n in MODELS if n not in ("standardised", "cnn", "pyg")))
 def test_every_model_of_the_library_by_name(name):
     X, y = ragged_sums(30)
     fitted = regressor(model=name, model_options=None, epochs=3).fit(X, y)
     assert fitted.model_.inner.name == name
     assert np.isfinite(fitted.predict(X)).all()
-
-
-def test_a_model_of_torch_geometric_is_found_by_its_name(tmp_path):
-    """In a process of its own, where nobody has imported anyorder.pyg; and in one that has no torch-geometric."""
-    script = """
-import sys
-sys.modules.update(dict.fromkeys(sys.argv[2:]))
-import numpy as np
-import anyorder as ao
-X, y = np.random.default_rng(0).random((12, 3)), np.arange(12) % 2
-try:
-    ao.save(ao.SetClassifier(model="pyg-set2set", epochs=1).fit(X, y), sys.argv[1])
-except ao.checks.InputError as error:
-    print(error)
-"""
-    for words, message in {
-        (): "",
-        ("torch_geometric",): "model 'pyg-set2set' is a model of torch-geometric, and anyorder.pyg needs "
-        "torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout",
-    }.items():
-        command = [sys.executable, "-c", script, str(tmp_path / "model"), *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stdout.strip()) == (0, message), done.stderr
-    assert ao.load(tmp_path / "model").model == "pyg-set2set"
 
 
 @pytest.mark.parametrize(

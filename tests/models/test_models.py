@@ -15,8 +15,8 @@ from torch import Tensor
 
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
-from anyorder.models import pyg as _pyg  # noqa: F401  (registers the adapters)
-from anyorder.models.recurrent import MODELS, SetModel
+from anyorder.models import MODELS, SetModel
+from anyorder.paper import peers as _peers  # noqa: F401  (registers its models)
 
 IN, OUT = 3, 2
 WHOLE = 16  # the set size of models that read whole images only
@@ -97,11 +97,14 @@ ROWS: dict[str, dict[str, Row]] = {
             8 * 4 + 8 * 9 + 5 * 9 + 12, {"model": "deepsets", "options": {"phi": [8, 8], "rho": [5]}}, True, True, 8
         ),
     },
-    "pyg-gru": {"gru": Row(312 + 18, {"hidden": 8}), "embedded": Row(28 + 3 * 8 * 14 + 18, {"hidden": 8, **EMBEDDED})},
-    "pyg-lstm": {"lstm": Row(416 + 18, {"hidden": 8})},
-    "pyg-lcm": {"lcm": Row(32 + 3 * 8 * 18 + 18, {"hidden": 8})},
-    "pyg-set-transformer": {"sab": Row(32 + 3 * 360 + 8 + 72 + 18, {"hidden": 8, "heads": 2}, True)},
-    "pyg-set2set": {"set2set": Row(32 + 4 * 8 * (16 + 8 + 2) + 34, {"hidden": 8}, True)},
+    "pyg": {
+        "gru": Row(312 + 18, {"hidden": 8}),
+        "embedded": Row(28 + 3 * 8 * 14 + 18, {"hidden": 8, **EMBEDDED}),
+        "lstm": Row(416 + 18, {"aggregation": "lstm", "hidden": 8}),
+        "lcm": Row(32 + 3 * 8 * 18 + 18, {"aggregation": "lcm", "hidden": 8}),
+        "sab": Row(32 + 3 * 360 + 8 + 72 + 18, {"aggregation": "set-transformer", "hidden": 8, "heads": 2}, True),
+        "set2set": Row(32 + 4 * 8 * (16 + 8 + 2) + 34, {"aggregation": "set2set", "hidden": 8}, True),
+    },
 }
 CASES = [pytest.param(name, row, id=f"{name}-{label}") for name, rows in ROWS.items() for label, row in rows.items()]
 RAGGED = [case for case in CASES if case.values[1].ragged]

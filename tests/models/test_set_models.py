@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
-from anyorder.models.base import Standardised, fixed_orderings, pool
-from anyorder.models.recurrent import (
+from anyorder.models import (
     DeepSets,
     JanossyPooling,
     MultiAggregation,
     RecurrentSetModel,
     SetTransformer,
-    SmallCNN,
+    Standardised,
     average_over_orderings,
 )
+from anyorder.models.base import fixed_orderings, pool
 from anyorder.models.set_transformer import ISAB, MAB, PMA, SAB
+from anyorder.paper.peers import SmallCNN
 from anyorder.recurrences import known
 
 NAN = float("nan")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anyorder.data.sets import SetData
-from anyorder.models.recurrent import DeepSets, RecurrentSetModel
+from anyorder.models import DeepSets, RecurrentSetModel
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.experiments.real import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS

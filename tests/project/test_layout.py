@@ -1,7 +1,6 @@
 """The project keeps its own rules: who imports whom, what stays light, what every name carries."""
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from anyorder import _names
 from anyorder.cli.resume import Run
 from anyorder.estimators.classifier import PENALTIES
 from anyorder.files import home
-from anyorder.models.recurrent import MODELS
+from anyorder.models import MODELS
 from anyorder.paper.data.sources import cache_folder
 from anyorder.paper.experiments.synthetic import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.sweep import _workdir
@@ -35,9 +34,7 @@ def test_importing_the_package_and_its_command_line_loads_nothing_heavy() -> Non
 
 
 def test_the_names_the_command_line_knows_are_those_of_the_library() -> None:
-    importlib.import_module("anyorder.models.pyg")
-    assert {*_names.MODELS, *_names.PYG_MODELS} == {*MODELS} - {"standardised"}
-    assert all(name.startswith("pyg-") for name in _names.PYG_MODELS)
+    assert {*_names.MODELS} == {*MODELS} - {"standardised", "cnn", "pyg"}
     assert {*_names.PENALTIES} == {*PENALTIES}
     assert {*_names.OPTIMIZERS} == {*OPTIMIZERS}
     assert {"synthetic": list(_names.SYNTHETIC), "real": list(_names.REAL)} == GROUPS

@@ -45,7 +45,7 @@ def test_a_quick_run_gives_entries_and_touches_no_file(part):
 
 
 def test_every_registered_model_is_timed():
-    from anyorder.models.recurrent import MODELS
+    from anyorder.models import MODELS
 
     wrappers = {"standardised"}  # costs what the model inside costs
     assert {build(16).name for build in costs.MODELS.values()} == set(MODELS) - wrappers

@@ -1384,7 +1384,7 @@ def test_what_is_no_data_no_loss_no_penalty_and_no_folder_is_refused(tmp_path):
 
 
 def test_what_has_no_readout_inside_is_not_read_in_windows():
-    from anyorder.models.base import Standardised
+    from anyorder.models import Standardised
 
     with pytest.raises(ao.checks.InputError, match="window needs a recurrent model"):
         train(Standardised(1, 1, "janossy"), "mse", sums(), config=TrainConfig(window=2))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.models.base import Standardised
+from anyorder.models import Standardised
 from anyorder.recurrences import known
 from anyorder.recurrences.trajectory import tree_leaves
 

@@ -73,7 +73,7 @@ def test_a_rare_dependence_is_found_by_enough_permutations(generator):
 
 @pytest.mark.parametrize("name", ["recurrent", "deepsets"])
 def test_padding_of_our_models(name, ragged):
-    from anyorder.models.recurrent import MODELS
+    from anyorder.models import MODELS
 
     assert_padding_invariant(MODELS[name](2, 3), *ragged)
 

@@ -33,7 +33,7 @@ def check_train(
         raise InputError("--resume continues an unfinished run and --force starts afresh; choose one")
     one_of("missing", columns["missing"], _names.MISSING)
     one_of("task", columns["task"], (None, *_names.TASKS))
-    one_of("--model", settings["model"], (*_names.MODELS, *_names.PYG_MODELS))
+    one_of("--model", settings["model"], _names.MODELS)
     if "cell" in settings["model_options"]:
         one_of("cell", settings["model_options"]["cell"], _names.CELLS)
     for name, allowed in {

@@ -20,7 +20,7 @@ import anyorder
 from anyorder.checks import InputError
 from anyorder.deploy.stream import streaming_recurrence
 from anyorder.files import write_atomically
-from anyorder.models.base import Standardised
+from anyorder.models import Standardised
 from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 

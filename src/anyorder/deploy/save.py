@@ -9,7 +9,6 @@ be read by people and is not loaded.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import secrets
@@ -37,7 +36,7 @@ from anyorder.files import (
     tensors_to_bytes,
     write_atomically,
 )
-from anyorder.models.recurrent import MODELS, SetModel
+from anyorder.models import MODELS, SetModel
 
 __all__ = [
     "SavedModel",
@@ -247,12 +246,6 @@ def _rebuild(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -
         raise _damaged(folder, f"{CONFIG} describes no model") from None
     if not isinstance(name, str):
         raise _damaged(folder, f"{CONFIG} names no model")
-    for part in (name, arguments.get("model")):  # an estimator's model is inside another
-        if isinstance(part, str) and part.startswith("pyg-"):
-            try:
-                importlib.import_module("anyorder.models.pyg")  # adds torch-geometric's aggregations to MODELS
-            except ImportError as error:
-                raise InputError(f"the model folder {folder} holds a model {part!r}, and {error}") from None
     if name not in MODELS:
         raise InputError(
             f"the model folder {folder} holds a model {name!r}, which anyorder {anyorder.__version__} does not know; "

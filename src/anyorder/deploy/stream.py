@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, whole_number
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
-from anyorder.models.base import Standardised
+from anyorder.models import Standardised
 from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 

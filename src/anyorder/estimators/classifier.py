@@ -28,8 +28,7 @@ from torch import Tensor
 from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.estimators.input import as_sets, column_names, require_same_columns
-from anyorder.models.base import SetModel, Standardised
-from anyorder.models.recurrent import MODELS
+from anyorder.models import MODELS, SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
@@ -366,7 +365,7 @@ class _SetEstimator(BaseEstimator):
 _PARAMETERS = """
     ``X``: a list of arrays ``[n_i, D]`` or DataFrames, an array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
 
-    ``model``: a name of ``anyorder.models.MODELS`` or ``anyorder.pyg``, built with the dict ``model_options``.
+    ``model``: a name of ``anyorder.models.MODELS``, built with the dict ``model_options``.
     ``penalty``: "sire", "sub", "permutation", a penalty object or None; it is not applied to a model that ignores order
     by construction (a warning says so if it was asked for).
     ``penalty_weight``: a number (search over decades, 1e-3 to 1e3), "auto" (an ``AdaptiveWeight``), such a
@@ -515,12 +514,7 @@ class SetRegressor(RegressorMixin, _SetEstimator):
 
 
 def model_named(name: str, option: str = "model") -> type[SetModel]:
-    """The model of a name; torch-geometric's are imported when one of them is asked for."""
-    if isinstance(name, str) and name.startswith("pyg-"):
-        try:
-            import anyorder.models.pyg  # noqa: F401 (adds its adapters to MODELS)
-        except ImportError as error:
-            raise InputError(f"{option} {name!r} is a model of torch-geometric, and {error}") from None
+    """The registered model of a name."""
     return MODELS[one_of(option, name, [name for name in MODELS if name != Standardised.name])]
 
 

@@ -113,7 +113,7 @@ class Standardised(SetModel):
     elements are passed on as they are; floating ones may be wider than the weights, and are rounded once the units are
     out. It streams, exports and is audited like the model inside.
 
-    >>> import anyorder.models.recurrent
+    >>> import anyorder.models
     >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
     >>> x = torch.randn(2, 3, 1)
     >>> torch.allclose(model(5 + 2 * x), 100 + 10 * model.inner(x), atol=1e-4)

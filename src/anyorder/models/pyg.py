@@ -1,7 +1,4 @@
-"""torch-geometric, both ways: a penalised recurrent aggregation for its layers, and its aggregations as peers.
-
-Needs the extra ``peers``. Importing this module adds the adapters to :data:`anyorder.models.MODELS`.
-"""
+"""A recurrent aggregation for torch-geometric whose dependence on order can be penalised; needs the extra ``peers``."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ except ImportError as error:
         "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
     ) from error
 
-from anyorder.checks import InputError, InputTypeError, whole_number
+from anyorder.checks import InputError, InputTypeError
 from anyorder.data.sets import pad_from_batch
-from anyorder.models.recurrent import RecurrentSetModel, SetModel
+from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.penalties import SIRE, PermutationPenalty, SubsetPenalty
 from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import Trajectory, tree_leaves
@@ -136,101 +133,3 @@ def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> 
     if not values:
         raise InputError(f"{type(network).__name__} holds no SireAggregation, so there is nothing to penalise")
     return torch.stack(values).sum()
-
-
-class _Adapter(SetModel):
-    """A torch-geometric aggregation, then a linear layer, behind the call of the other models.
-
-    Several of these aggregations read padding as data. Here each is called once for every size in the batch, on
-    sets of that size only, so there is none; an empty set is pooled to zeros.
-    """
-
-    def __init__(self, in_features: int, out_features: int, width: int, embedding: Any) -> None:
-        super().__init__(in_features, out_features, embedding)
-        self.width = width
-        self.rho = nn.Linear(width, out_features)
-        self.aggregation: aggr.Aggregation
-        self.lift: nn.Module = nn.Identity()
-
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, lengths, _ = self.door(elements, lengths)
-        elements = self.lift(elements)
-        if lengths is None:
-            return self.rho(self._pool(elements))
-        pooled = elements.new_zeros(len(elements), self.width)
-        for size in lengths.unique().tolist():
-            if size > 0:
-                rows = (lengths == size).nonzero()[:, 0]
-                pooled = pooled.index_copy(0, rows, self._pool(elements[rows, :size]))
-        return self.rho(pooled)
-
-    def _pool(self, elements: Tensor) -> Tensor:
-        batch, size = elements.shape[:2]
-        index = torch.arange(batch, device=elements.device).repeat_interleave(size)
-        return self.aggregation(elements.flatten(0, 1), index, dim_size=batch)
-
-
-class PygGRU(_Adapter):
-    """torch-geometric's ``GRUAggregation`` with ``hidden`` units and a linear read-out; not invariant."""
-
-    name = "pyg-gru"
-
-    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
-        self.aggregation = aggr.GRUAggregation(self.door.features, hidden)
-        self._built_with(hidden=hidden, embedding=embedding)
-
-
-class PygLSTM(_Adapter):
-    """torch-geometric's ``LSTMAggregation`` with ``hidden`` units and a linear read-out; not invariant."""
-
-    name = "pyg-lstm"
-
-    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
-        self.aggregation = aggr.LSTMAggregation(self.door.features, hidden)
-        self._built_with(hidden=hidden, embedding=embedding)
-
-
-class PygLCM(_Adapter):
-    """torch-geometric's ``LCMAggregation``: a symmetrised GRU cell in a binary tree; commutative, not associative,
-    so invariant for two elements and not for more."""
-
-    name = "pyg-lcm"
-
-    def __init__(self, in_features: int, out_features: int, hidden: int = 64, *, embedding: Any = None) -> None:
-        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
-        self.aggregation = aggr.LCMAggregation(self.door.features, hidden)
-        self._built_with(hidden=hidden, embedding=embedding)
-
-
-class PygSetTransformer(_Adapter):
-    """torch-geometric's ``SetTransformerAggregation`` on elements lifted to ``hidden`` features; invariant."""
-
-    name = "pyg-set-transformer"
-    invariant = True
-
-    def __init__(
-        self, in_features: int, out_features: int, hidden: int = 64, heads: int = 4, *, embedding: Any = None
-    ) -> None:
-        super().__init__(in_features, out_features, hidden := whole_number("hidden", hidden), embedding)
-        if hidden % (heads := whole_number("heads", heads)):
-            raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
-        self.lift = nn.Linear(self.door.features, hidden)
-        self.aggregation = aggr.SetTransformerAggregation(hidden, heads=heads)
-        self._built_with(hidden=hidden, heads=heads, embedding=embedding)
-
-
-class PygSet2Set(_Adapter):
-    """torch-geometric's ``Set2Set``: ``steps`` rounds of attention on elements lifted to ``hidden``; invariant."""
-
-    name = "pyg-set2set"
-    invariant = True
-
-    def __init__(
-        self, in_features: int, out_features: int, hidden: int = 64, steps: int = 3, *, embedding: Any = None
-    ) -> None:
-        super().__init__(in_features, out_features, 2 * (hidden := whole_number("hidden", hidden)), embedding)
-        self.lift = nn.Linear(self.door.features, hidden)
-        self.aggregation = aggr.Set2Set(hidden, whole_number("steps", steps))
-        self._built_with(hidden=hidden, steps=steps, embedding=embedding)

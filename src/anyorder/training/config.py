@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder._names import PRECISIONS, SCHEDULES
 from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
 from anyorder.training.progress import Record
 
@@ -43,6 +42,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
 }
+SCHEDULES = ("one-cycle", "plateau", "constant")
+PRECISIONS = ("no", "fp16", "bf16")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, real_number, whole_number
+from anyorder.models import DeepSets, JanossyPooling, RecurrentSetModel
 from anyorder.models.base import ACTIVATIONS, Standardised
-from anyorder.models.recurrent import DeepSets, JanossyPooling, RecurrentSetModel
 from anyorder.recurrences.base import evaluating
 from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 

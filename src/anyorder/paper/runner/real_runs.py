@@ -20,9 +20,10 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from anyorder.data.sets import SetData
-from anyorder.models.recurrent import DeepSets, RecurrentSetModel, SetTransformer, SmallCNN
+from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
+from anyorder.paper.peers import SmallCNN
 from anyorder.paper.runner.trial import Outcome, Setting, Trial, short, shuffles
 from anyorder.paper.runner.variants import Variants
 from anyorder.penalties import SIRE

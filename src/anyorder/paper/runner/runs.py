@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
-from anyorder.models.recurrent import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
+from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
 from anyorder.paper.data.tasks import TASKS, Task, splits
 from anyorder.paper.runner.trial import Outcome, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, SubsetPenalty

@@ -1,0 +1,126 @@
+"""Models that only the experiments and benchmarks compare with: a small CNN, torch-geometric's aggregations."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyorder.checks import InputError, one_of, whole_number
+from anyorder.models.base import Embedding, SetModel, layer_widths, probability
+
+
+class SmallCNN(SetModel):
+    """The small image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
+
+    It reads a full set of ``side²`` pixels in raster order, ``elements [B, side², in_features]``, so it is a model of
+    images, not of sets: sets with fewer elements are refused. Each convolution (3 × 3, ``channels`` wide) is
+    followed by ReLU and 2 × 2 max pooling; ``dropout`` acts before both fully connected layers.
+
+    >>> SmallCNN(1, 10)(torch.rand(2, 784, 1)).shape
+    torch.Size([2, 10])
+    """
+
+    name = "cnn"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        side: int = 28,
+        channels: Sequence[int] = (32, 64),
+        hidden: int = 128,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(in_features, out_features)
+        self.side = whole_number("side", side, minimum=4)
+        channels = layer_widths("channels", channels)
+        if len(channels) != 2:
+            raise InputError(f"channels must be two widths, such as (32, 64); got {channels!r}")
+        hidden = whole_number("hidden", hidden)
+        drop, small = probability("dropout", dropout), self.side // 2 // 2
+        self.layers = nn.Sequential(
+            nn.Conv2d(self.in_features, channels[0], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels[0], channels[1], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Dropout(drop), nn.Linear(channels[1] * small * small, hidden), nn.ReLU(),
+            nn.Dropout(drop), nn.Linear(hidden, out_features),
+        )  # fmt: skip
+        self._built_with(side=side, channels=channels, hidden=hidden, dropout=dropout)
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        elements, lengths, _ = self.door(elements, lengths)
+        pixels = self.side * self.side
+        shortest = elements.shape[1] if lengths is None else int(lengths.min())
+        if elements.shape[1] != pixels or shortest != pixels:
+            raise InputError(
+                f"SmallCNN reads whole images of {self.side} × {self.side} = {pixels} elements; got sets of {shortest} "
+                f"to {elements.shape[1]} (another size: side=; ragged sets: another model)"
+            )
+        return self.layers(elements.transpose(1, 2).unflatten(2, (self.side, self.side)))
+
+
+_AGGREGATIONS = {
+    "gru": "GRUAggregation",
+    "lstm": "LSTMAggregation",
+    "lcm": "LCMAggregation",
+    "set-transformer": "SetTransformerAggregation",
+    "set2set": "Set2Set",
+}
+
+
+class PygModel(SetModel):
+    """An aggregation of torch-geometric and a linear read-out, behind the call of the other models.
+
+    ``aggregation``: "gru", "lstm", "lcm" (a symmetrised GRU cell in a binary tree: commutative, not associative), or
+    the invariant "set-transformer" and "set2set", which read elements lifted to ``hidden`` features.
+    Several of them read padding as data. So the aggregation is called once for each size in the batch, on the sets
+    of that size; an empty set is pooled to zeros. Needs the extra ``peers``.
+    """
+
+    name = "pyg"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        aggregation: str = "gru",
+        hidden: int = 64,
+        *,
+        embedding: Embedding | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_features, out_features, embedding)
+        hidden = whole_number("hidden", hidden)
+        kind = getattr(importlib.import_module("torch_geometric.nn").aggr, _AGGREGATIONS[aggregation])
+        self.invariant = one_of("aggregation", aggregation, _AGGREGATIONS) in ("set-transformer", "set2set")
+        self.width = 2 * hidden if aggregation == "set2set" else hidden
+        self.rho = nn.Linear(self.width, out_features)
+        self.lift = nn.Linear(self.door.features, hidden) if self.invariant else nn.Identity()
+        if aggregation == "set2set":
+            self.aggregation = kind(hidden, **{"processing_steps": 3, **options})
+        elif aggregation == "set-transformer":
+            self.aggregation = kind(hidden, **{"heads": 4, **options})
+        else:
+            self.aggregation = kind(self.door.features, hidden, **options)
+        self._built_with(aggregation=aggregation, hidden=hidden, embedding=embedding, **options)
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        elements, lengths, _ = self.door(elements, lengths)
+        elements = self.lift(elements)
+        if lengths is None:
+            return self.rho(self._pool(elements))
+        pooled = elements.new_zeros(len(elements), self.width)
+        for size in lengths.unique().tolist():
+            if size > 0:
+                rows = (lengths == size).nonzero()[:, 0]
+                pooled = pooled.index_copy(0, rows, self._pool(elements[rows, :size]))
+        return self.rho(pooled)
+
+    def _pool(self, elements: Tensor) -> Tensor:
+        batch, size = elements.shape[:2]
+        index = torch.arange(batch, device=elements.device).repeat_interleave(size)
+        return self.aggregation(elements.flatten(0, 1), index, dim_size=batch)
