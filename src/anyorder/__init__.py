@@ -28,7 +28,8 @@ _PUBLIC = {
     "verify.certify": ["certify"],
     "deploy.stream": ["Stream"],
     "deploy.save": ["load", "save"],
-    "estimators.classifier": ["SetClassifier", "SetRegressor"],
+    "estimators.classifier": ["SetClassifier"],
+    "estimators.regressor": ["SetRegressor"],
     "estimators.tables": ["read_table"],
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import anyorder as ao
 from anyorder.data.sets import SetData
-from anyorder.estimators import classifier as estimators
+from anyorder.estimators import base as estimators
 from anyorder.models import MODELS
 from anyorder.paper import peers as _peers  # noqa: F401  (registers the model "cnn")
 from anyorder.training.loop import TrainConfig, TrainResult, train

@@ -12,7 +12,7 @@ import pytest
 import anyorder as ao
 from anyorder import _names
 from anyorder.cli.resume import Run
-from anyorder.estimators.classifier import PENALTIES
+from anyorder.estimators.base import PENALTIES
 from anyorder.files import home
 from anyorder.models import MODELS
 from anyorder.paper.data.sources import cache_folder

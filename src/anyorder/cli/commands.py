@@ -28,7 +28,9 @@ from anyorder.cli.usage import free as _free
 from anyorder.data.sets import SetData
 from anyorder.deploy.onnx import export_onnx, onnx_paths
 from anyorder.deploy.save import SavedModel, open_model, save, write_atomically
-from anyorder.estimators.classifier import PENALTIES, SetClassifier, SetRegressor, model_named, why_no_penalty
+from anyorder.estimators.base import PENALTIES, model_named, why_no_penalty
+from anyorder.estimators.classifier import SetClassifier
+from anyorder.estimators.regressor import SetRegressor
 from anyorder.estimators.tables import Table, TableSchema, learn_table
 from anyorder.files import table_ending
 from anyorder.penalties import AdaptiveWeight

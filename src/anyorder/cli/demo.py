@@ -14,7 +14,8 @@ import torch
 from anyorder.audits.page import BLUE, ORANGE, SOFT, Figure, comparison_figure, render
 from anyorder.audits.report import Comparison
 from anyorder.audits.run import compare
-from anyorder.estimators.classifier import SetClassifier, SetRegressor
+from anyorder.estimators.classifier import SetClassifier
+from anyorder.estimators.regressor import SetRegressor
 from anyorder.files import write_atomically
 from anyorder.paper.data import datasets
 from anyorder.penalties import SIRE
