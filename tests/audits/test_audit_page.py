@@ -14,7 +14,6 @@ import torch
 
 import anyorder as ao
 from anyorder.audits.report import Comparison
-from anyorder.audits.run import compare
 
 HOSTILE = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium")
@@ -45,13 +44,13 @@ def results():
         "labels": labels,
         "class_names": names,
         "feature_names": ["<img src=x onerror=alert(3)>", "mass"],
-        "sample_names": [f"<b>set {i}</b>" for i in range(60)],
+        "set_names": [f"<b>set {i}</b>" for i in range(60)],
         "search": 40,
     }
     report = ao.audit(model, x, sizes, generator=rng(), **options)
     models = {HOSTILE: model, "$x_$ \u0000和": lambda e, n: torch.stack([e[:, 0, 0], e[:, 0, 1], e[:, 1, 1]], 1)}
     models["DeepSets"] = ao.DeepSets(2, 3)
-    return report, compare(models, x, sizes, generator=rng(), **options)
+    return report, ao.audit(models, x, sizes, generator=rng(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def test_a_comparison_under_a_time_budget_says_what_each_model_saw(tmp_path, res
     comparison.html(tmp_path / "all.html")
     assert "Every model saw the same 60 sets" in (tmp_path / "all.html").read_text()
     names = list(comparison.reports)
-    fewer = dataclasses.replace(comparison[names[0]], samples=20, permutations=3)
+    fewer = dataclasses.replace(comparison[names[0]], sets=20, orderings=3)
     Comparison({**comparison.reports, names[0]: fewer}).html(tmp_path / "part.html")
     text = (tmp_path / "part.html").read_text()
     assert "20 to 60 sets in their own order and in 3 to 32 random ones" in text

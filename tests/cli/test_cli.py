@@ -340,47 +340,47 @@ def test_regression_predicts_numbers_in_their_own_units(run, tmp_path):
     truth = rows.groupby("visit")["outcome"].first().to_numpy()
     assert np.corrcoef(predictions["prediction"], truth)[0, 1] > 0.9
     assert abs(predictions["prediction"].mean() - 1000) < 60
-    status, out, err = run("audit model t.csv --samples 20 --permutations 4 --out a.html")
+    status, out, err = run("audit model t.csv --samples 20 --orderings 4 --out a.html")
     assert status == 0, err
     assert "auditing 20 of 60 sets" in out
 
 
 def test_an_audit_needs_no_target(run, here):
     visits(6, seed=2).drop(columns="outcome").to_csv("new.csv", index=False)
-    status, out, err = run("audit model new.csv --permutations 4 --out a.html")
+    status, out, err = run("audit model new.csv --orderings 4 --out a.html")
     assert status == 0, err
     assert "Accuracy" not in out
-    status, out, err = run("audit model t.csv --permutations 4 --out a.html --force")
+    status, out, err = run("audit model t.csv --orderings 4 --out a.html --force")
     assert status == 0, err
     assert "Accuracy" in out
     assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
 
 
 def test_an_audit_of_a_recurrent_model_shows_its_states(run, here):
-    report = commands.audit_table("model", "t.csv", "a.html", permutations=4)
+    report = commands.audit_table("model", "t.csv", "a.html", orderings=4)
     assert min(report.state_gap) == 2
     assert "States by prefix length" in (here / "a.html").read_text(encoding="utf-8")
 
 
 def test_an_audit_of_several_models_compares_them(run, here):
     assert run("train t.csv --set-id visit --target outcome --model deepsets --epochs 1 --out sets")[0] == 0
-    status, out, err = run("audit model sets t.csv --permutations 4 --seconds 60 --out both.html")
+    status, out, err = run("audit model sets t.csv --orderings 4 --seconds 60 --out both.html")
     assert status == 0, err
     assert "sets: Order" in out
     assert "sets ignores order" in out
     page = (here / "both.html").read_text(encoding="utf-8")
     assert "Accuracy against order gap" in page
     assert "2 models compared" in page
-    comparison = commands.compare_table(["model", "sets"], "t.csv", "c.html", samples=20, permutations=4)
-    alone = commands.audit_table("model", "t.csv", "a.html", samples=20, permutations=4)
+    comparison = commands.compare_table(["model", "sets"], "t.csv", "c.html", samples=20, orderings=4)
+    alone = commands.audit_table("model", "t.csv", "a.html", samples=20, orderings=4)
     assert comparison["model"].output_gap == alone.output_gap
-    assert comparison["sets"].samples == 20
+    assert comparison["sets"].sets == 20
     assert comparison["model"].seconds > 0
 
 
 def test_models_that_cannot_be_compared_are_refused(run, here):
     shutil.copytree("model", "other/model")
-    assert run("audit model other/model t.csv --permutations 2 --out a.html")[0] == 0  # called by their paths
+    assert run("audit model other/model t.csv --orderings 2 --out a.html")[0] == 0  # called by their paths
     rows = visits().rename(columns={"outcome": "result"})
     rows.assign(outcome=rows["result"]).to_csv("t.csv", index=False)
     assert run("train t.csv --set-id visit --target result --features dose --epochs 1 --out result")[0] == 0
@@ -411,7 +411,7 @@ def test_an_audit_pads_no_set_to_the_longest(run, here, monkeypatch):
         return whole(self, elements, lengths)
 
     monkeypatch.setattr(commands.TableModel, "__call__", spy)
-    commands.audit_table("model", "t.csv", "a.html", permutations=2)
+    commands.audit_table("model", "t.csv", "a.html", orderings=2)
     assert np.mean(widest) < 10
 
 
@@ -419,7 +419,7 @@ def test_the_page_shows_the_worst_sets_as_they_stand_in_the_table(run, here):
     rows = visits(dose=lambda r: (1000 + 300 * r["dose"]).round(1))
     rows.to_csv("raw.csv", index=False)
     assert run(f"{TRAIN.replace('t.csv', 'raw.csv')} --force")[0] == 0
-    report = commands.audit_table("model", "raw.csv", "a.html", permutations=4)
+    report = commands.audit_table("model", "raw.csv", "a.html", orderings=4)
     case = report.worst[0]
     expected = rows.loc[rows["visit"] == int(case.name), ["dose", "drug"]]
     np.testing.assert_allclose(case.elements[:, 0].astype(float), expected["dose"], rtol=1e-5)
@@ -433,12 +433,12 @@ def test_the_sets_of_an_audit_are_drawn_by_its_seed_and_keep_their_names(run, he
     rows = pd.read_csv("t.csv")
 
     def audited(seed):
-        report = commands.audit_table("model", "t.csv", "a.html", samples=6, permutations=3, seed=seed, force=True)
-        assert report.permutations == 3
+        report = commands.audit_table("model", "t.csv", "a.html", samples=6, orderings=3, seed=seed, force=True)
+        assert report.orderings == 3
         for case in report.worst:
             of_the_set = rows.loc[rows["visit"] == int(case.name), "dose"]
             np.testing.assert_allclose(case.elements[:, 0].astype(float), of_the_set, atol=1e-5)
-        return report.sizes.tolist(), report.sample_gaps.tolist()
+        return report.sizes.tolist(), report.set_gaps.tolist()
 
     assert audited(1) == audited(1)
     assert audited(1) != audited(2)
@@ -470,8 +470,8 @@ def test_a_set_whose_rows_are_all_dropped_still_gets_a_prediction(run, tmp_path)
     assert status == 0, err
     assert "rows with missing values left out" in out
     assert pd.read_csv("p.csv")["visit"].tolist() == list(range(30))
-    report = commands.audit_table("model", "t.csv", "a.html", permutations=2)
-    assert report.samples == 29  # what is left of a set without rows has no target to be judged by
+    report = commands.audit_table("model", "t.csv", "a.html", orderings=2)
+    assert report.sets == 29  # what is left of a set without rows has no target to be judged by
 
 
 def test_models_without_a_step_are_trained_but_not_exported(run, tmp_path):
@@ -562,10 +562,10 @@ CALLS = {
         {"orderings": 3, "force": True},
     ),
     "audit": (
-        "model t.csv --out a.html --samples 7 --permutations 5 --seconds 2.5 --seed 3 --force",
+        "model t.csv --out a.html --samples 7 --orderings 5 --seconds 2.5 --seed 3 --force",
         "anyorder.commands.audit_table",
         ("model", "t.csv", "a.html"),
-        {"samples": 7, "permutations": 5, "seconds": 2.5, "seed": 3, "force": True},
+        {"samples": 7, "orderings": 5, "seconds": 2.5, "seed": 3, "force": True},
     ),
     "export": (
         "model --onnx m.onnx --force",
@@ -723,7 +723,7 @@ BAD_WORDS = {
     "existing page": ("audit model t.csv --out page.html", "page.html exists"),
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
     "samples": ("audit model t.csv --samples 0 --out a.html", "--samples must be at least 1"),
-    "permutations": ("audit model t.csv --permutations 0 --out a.html", "--permutations must be at least 1"),
+    "orderings": ("audit model t.csv --orderings 0 --out a.html", "--orderings must be at least 1"),
     "folder as output": ("predict model t.csv --out folder.csv --force", "folder.csv is a folder; choose another file"),
     "first seed beyond": (f"audit model t.csv --seed {2**32} --out a.html", "--seed must be at most 4294967295"),
     "audit seed": (f"audit model t.csv --seed {2**70} --out a.html", "--seed must be at most 4294967295"),

@@ -51,8 +51,8 @@ def test_order_tolerances(generator):
         assert_order_invariant(lambda e: e[:, -1], x, atol=0.0, rtol=0.001, generator=generator)
     with pytest.raises(ao.checks.InputError, match="atol must be at least 0"):
         assert_order_invariant(lambda e: e[:, -1], x, atol=-1.0)
-    with pytest.raises(ao.checks.InputError, match="permutations must be at least 1"):
-        assert_order_invariant(lambda e: e[:, -1], x, permutations=0)
+    with pytest.raises(ao.checks.InputError, match="orderings must be at least 1"):
+        assert_order_invariant(lambda e: e[:, -1], x, orderings=0)
 
 
 def test_a_rare_dependence_is_found_by_enough_permutations(generator):
@@ -63,12 +63,12 @@ def test_a_rare_dependence_is_found_by_enough_permutations(generator):
     def predict(elements):
         return (elements[:, :, 0] == rare).all(1).float()
 
-    assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
+    assert_order_invariant(predict, x, orderings=1, generator=torch.Generator().manual_seed(1))
     with pytest.raises(AssertionError, match=r"order \[1, 3, 0, 2\]"):
-        assert_order_invariant(predict, x, permutations=200, generator=generator)
+        assert_order_invariant(predict, x, orderings=200, generator=generator)
     rare = torch.tensor([3.0, 2.0, 1.0, 0.0])  # the reversed order is always tried
     with pytest.raises(AssertionError, match=r"order \[3, 2, 1, 0\]"):
-        assert_order_invariant(predict, x, permutations=1, generator=torch.Generator().manual_seed(1))
+        assert_order_invariant(predict, x, orderings=1, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("name", ["recurrent", "deepsets"])

@@ -15,26 +15,26 @@ Interval = tuple[float, float]
 
 
 class Estimate(float):
-    """A number that knows its 95 % interval ``ci`` (None: of one sample) and how many ``samples`` it averages."""
+    """A number that knows its 95 % interval ``ci`` (None: of one sample) and how many ``sets`` it averages."""
 
     ci: Interval | None
-    samples: int
+    sets: int
 
-    def __new__(cls, value: float, ci: Interval | None, samples: int) -> Estimate:
+    def __new__(cls, value: float, ci: Interval | None, sets: int) -> Estimate:
         self = super().__new__(cls, value)
         self.ci = ci
-        self.samples = samples
+        self.sets = sets
         return self
 
     def __getnewargs__(self) -> tuple[float, Interval | None, int]:  # type: ignore[override]
-        return float(self), self.ci, self.samples
+        return float(self), self.ci, self.sets
 
 
 def estimate(values: np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
     """The mean of ``values [N]`` and its interval.
 
     >>> e = estimate(np.array([1.0, 1.0, 1.0]), np.random.default_rng(0))
-    >>> e, e.ci, e.samples
+    >>> e, e.ci, e.sets
     (1.0, (1.0, 1.0), 3)
     """
     return Estimate(float(values.mean()), bootstrap_interval(values, rng, resamples), len(values))

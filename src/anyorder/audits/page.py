@@ -137,7 +137,7 @@ def report_figures(report: Any) -> list[Figure]:
                 "means that the model remembers best what it read last.",
             )
         )
-    figures.append(_distribution(report.sample_gaps))
+    figures.append(_distribution(report.set_gaps))
     if len(report.by_size) > 1:
         figures.append(
             _curve(
@@ -236,7 +236,7 @@ def worst_figure(case: Any, name: str) -> Figure | None:
 def comparison_figure(comparison: Any) -> Figure:
     """Score against relative order gap, a point a model; the choices no other model beats are filled."""
     rows = comparison.table()
-    gaps = np.array([row["relative_gap"] for row in rows])
+    gaps = np.array([row["order_gap"] for row in rows])
     scored = all(row["score"] is not None for row in rows)
     metric = "accuracy" if rows[0]["metric"] == "accuracy" else "RMSE"
     scores = np.array([row["score"] if scored else i for i, row in enumerate(rows)], dtype=float)
@@ -269,7 +269,7 @@ def comparison_figure(comparison: Any) -> Figure:
             axes.set_yticks([])
 
     listed = "; ".join(
-        f"{row['model']}: gap {short(row['relative_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
+        f"{row['model']}: gap {short(row['order_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
         for row in rows
     )
     choices = ", ".join(row["model"] for row in rows if row["choice"])

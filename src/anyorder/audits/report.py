@@ -45,7 +45,7 @@ class Verdict:
 class Report:
     """What :func:`audit` measured.
 
-    ``output_gap``: mean of |f(xπ) − f(x)| over samples, orderings and output components; ``relative_gap``: the
+    ``output_gap``: mean of |f(xπ) − f(x)| over samples, orderings and output components; ``order_gap``: the
     same divided by ``spread``, the mean |f(x) − f(y)| between different samples. ``flip_rate``
     (classification): how often a random ordering changes the predicted class. ``by_distance[d]``: the gap of
     swapping two elements d apart; ``by_position[p]``: of swapping the element at position p (from 0) with any
@@ -54,16 +54,16 @@ class Report:
     the given and in a random order, over that between different samples (at least the states' rounding error; where
     all of them are the same zeros and order moves some, m is left out). Each value of these is an
     :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
-    positions of ``worst_sample``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
+    positions of ``worst_set``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
     intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds. ``audited``: the
-    samples that ``sample_gaps`` and ``sizes`` speak of, fewer than were given where the time budget was short;
+    samples that ``set_gaps`` and ``sizes`` speak of, fewer than were given where the time budget was short;
     ``repeat_gap`` is None where it left no time to ask twice. ``batch_gap``: how far an answer moves with the other
     sets in the batch, 0 where it does not.
     """
 
     task: str
-    samples: int
-    permutations: int
+    sets: int
+    orderings: int
     output_gap: float
     output_gap_ci: Interval | None
     spread: float
@@ -76,14 +76,14 @@ class Report:
     by_size: dict[int, Estimate]
     state_gap: dict[int, Estimate] | None
     worst_gap: float
-    worst_sample: int | None
+    worst_set: int | None
     worst_ordering: np.ndarray | None
     worst: list[WorstCase]
     accuracy: float | None
     accuracy_shuffled: float | None
     rmse: float | None
     rmse_shuffled: float | None
-    sample_gaps: np.ndarray
+    set_gaps: np.ndarray
     sizes: np.ndarray
     repeat_gap: float | None
     random: bool
@@ -95,7 +95,7 @@ class Report:
     batch_gap: float = 0.0
 
     @property
-    def relative_gap(self) -> float:
+    def order_gap(self) -> float:
         if self.output_gap == 0:
             return 0.0
         return self.output_gap / self.spread if self.spread > 0 else float("inf")
@@ -108,7 +108,7 @@ class Report:
     @property
     def searched(self) -> bool:
         """Whether orderings beyond the random ones were tried."""
-        return any(case.tried > self.permutations for case in self.worst)
+        return any(case.tried > self.orderings for case in self.worst)
 
     def verdict(self) -> Verdict:
         """The result in words."""
@@ -123,14 +123,14 @@ class Report:
         plain = {
             key: value
             for key, value in vars(self).items()
-            if key not in ("sample_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names", "audited")
+            if key not in ("set_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names", "audited")
         }
         for key, name in (("by_distance", "distance"), ("by_position", "position"), ("by_size", "size")):
             plain[key] = _records(getattr(self, key), name)
         plain["state_gap"] = None if self.state_gap is None else _records(self.state_gap, "prefix")
         plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
         plain["flips"] = [{"from": a, "to": b, "rate": rate} for a, b, rate in self.flips]
-        plain["relative_gap"] = self.relative_gap if np.isfinite(self.relative_gap) else None
+        plain["order_gap"] = self.order_gap if np.isfinite(self.order_gap) else None
         for key in ("output_gap_ci", "flip_rate_ci"):
             plain[key] = None if plain[key] is None else list(plain[key])
         plain["verdict"] = str(self)
@@ -172,7 +172,7 @@ class Comparison:
                     "metric": "accuracy" if classifies else "rmse",
                     "score": report.accuracy if classifies else report.rmse,
                     "shuffled": report.accuracy_shuffled if classifies else report.rmse_shuffled,
-                    "relative_gap": report.relative_gap,
+                    "order_gap": report.order_gap,
                     "output_gap": report.output_gap,
                     "flip_rate": report.flip_rate,
                     "worst_gap": report.worst_gap,
@@ -190,7 +190,7 @@ class Comparison:
             best = _best(scored)
             score = percent(best["score"]) if best["metric"] == "accuracy" else short(best["score"])
             named = f"has the best {'accuracy' if best['metric'] == 'accuracy' else 'RMSE'} ({score})"
-            beside = "" if steady is None else f" with a relative gap of {short(best['relative_gap'])}"
+            beside = "" if steady is None else f" with a relative gap of {short(best['order_gap'])}"
             text += f" and {named}" if best is steady else f"; {best['model']} {named}{beside}"
         random = [name for name, report in self.reports.items() if report.random]
         mates = [name for name, report in self.reports.items() if report.batch_gap > 0]
@@ -205,8 +205,8 @@ class Comparison:
         if not told:
             return None, "The effect of order cannot be told apart"
         ignoring = [row for row in told if self.reports[row["model"]].verdict().tone == "good"]
-        steady = min(ignoring or told, key=lambda row: row["relative_gap"])
-        gap = steady["relative_gap"]
+        steady = min(ignoring or told, key=lambda row: row["order_gap"])
+        gap = steady["order_gap"]
         if ignoring:
             return steady, f"{steady['model']} ignores order"
         if not np.isfinite(gap):
@@ -237,9 +237,9 @@ class Comparison:
 
 def _verdict(report: Report) -> Verdict:
     movable = int((report.sizes >= 2).sum())
-    tried = f"{report.permutations * movable:,} random orderings of {movable:,} sets"
+    tried = f"{report.orderings * movable:,} random orderings of {movable:,} sets"
     worst = f"The largest difference found is {short(report.worst_gap)}"
-    if report.worst_sample is not None:
+    if report.worst_set is not None:
         worst += f" (sample {report.worst[0].name})"
     if report.random and report.repeat_gap is not None:
         return Verdict(
@@ -282,12 +282,12 @@ def _verdict(report: Report) -> Verdict:
     if report.flip_rate is not None:
         flips = f"{percent(report.flip_rate)} of cases{_in_words(report.flip_rate_ci, percent)}"
         moved = f"changes the predicted class in {flips} and {moved}"
-    strong = (report.relative_gap >= 0.5 and report.spread > 0) or flipped >= 0.1
-    weak = report.relative_gap < 0.05 and flipped < 0.01
+    strong = (report.order_gap >= 0.5 and report.spread > 0) or flipped >= 0.1
+    weak = report.order_gap < 0.05 and flipped < 0.01
     degree = " strongly" if strong else " a little" if weak else " noticeably" if report.spread > 0 else ""
     detail = f"A random order {moved}. {worst}."
     if report.spread == 0:
-        alike = "There is one set only" if report.samples == 1 else "All sets get the same output"
+        alike = "There is one set only" if report.sets == 1 else "All sets get the same output"
         detail += f" {alike}, so there is no difference between sets to compare this with."
     if report.accuracy is not None and report.accuracy_shuffled is not None:
         detail += f" Accuracy is {percent(report.accuracy)} as given and {percent(report.accuracy_shuffled)} shuffled."
@@ -305,7 +305,7 @@ def _beats(one: dict[str, Any], other: dict[str, Any]) -> bool:
     gain = 0.0
     if one["score"] is not None and other["score"] is not None:
         gain = one["score"] - other["score"] if one["metric"] == "accuracy" else other["score"] - one["score"]
-    steadier = other["relative_gap"] - one["relative_gap"]
+    steadier = other["order_gap"] - one["order_gap"]
     return gain >= 0 and steadier >= 0 and (gain > 0 or steadier > 0)
 
 
@@ -316,8 +316,7 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _records(estimates: dict[int, Estimate], name: str) -> list[dict[str, Any]]:
     return [
-        {name: key, "gap": float(value), **_bounds(value.ci), "samples": value.samples}
-        for key, value in estimates.items()
+        {name: key, "gap": float(value), **_bounds(value.ci), "samples": value.sets} for key, value in estimates.items()
     ]
 
 

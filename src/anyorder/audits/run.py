@@ -38,18 +38,18 @@ def audit(
     *,
     labels: Any = None,
     task: str = "auto",
-    permutations: int = 32,
+    orderings: int = 32,
     generator: torch.Generator | None = None,
     search: int = 400,
-    search_samples: int = 8,
+    search_sets: int = 8,
     batch_size: int | None = None,
     seconds: float | None = None,
     progress: bool | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
-    sample_names: Sequence[str] | None = None,
-) -> Report:
-    """Measure how much the order of the elements matters to ``predict``.
+    set_names: Sequence[str] | None = None,
+) -> Any:
+    """Measure how much the order of the elements matters to ``predict``; a dict of predictors is compared.
 
     ``predict(elements, lengths) -> [R]`` or ``[R, K]`` gets the kind of array given: ``elements [N, T, D]`` numpy or
     torch, or a list of arrays ``[n, D]``, which estimators and functions of one argument get as a list. More
@@ -57,8 +57,8 @@ def audit(
     ``task="classification"`` a probability (all within 0 and 1: threshold 0.5), a score (threshold 0) or a
     class number. ``labels``: class numbers or names, or values, for accuracy or RMSE as given and shuffled.
 
-    ``permutations`` orderings a sample are drawn; then ``search`` orderings are tried on each of the
-    ``search_samples`` samples that moved most (all orderings up to 7 elements). ``seconds`` is a time budget, kept
+    ``orderings`` orderings a sample are drawn; then ``search`` orderings are tried on each of the
+    ``search_sets`` samples that moved most (all orderings up to 7 elements). ``seconds`` is a time budget, kept
     to within one block of sets asked together: draws and search end early when it is spent, and where it is not
     enough to ask for all sets, a random part of them is audited; the report says so. The ``generator`` is the only
     randomness. Modules are asked in evaluation mode, without gradient.
@@ -70,12 +70,30 @@ def audit(
     >>> report = audit(lambda elements, lengths: elements[:, -1], x, generator=g)
     >>> report.worst_gap, int(report.worst_ordering[-1])
     (3.0, 0)
+    >>> models = {"sum": lambda elements: elements.sum(dim=1), "last": lambda elements: elements[:, -1]}
+    >>> print(audit(models, x, generator=g))
+    sum ignores order.
     """
+    if isinstance(predict, Mapping):
+        options = {
+            "labels": labels,
+            "task": task,
+            "orderings": orderings,
+            "search": search,
+            "search_sets": search_sets,
+            "batch_size": batch_size,
+            "seconds": seconds,
+            "progress": progress,
+            "class_names": class_names,
+            "feature_names": feature_names,
+            "set_names": set_names,
+        }
+        return _compare(predict, elements, lengths, generator, options)
     task = one_of("task", task, ("auto", "classification", "regression"))
     settings = _Settings(
-        permutations=whole_number("permutations", permutations),
+        orderings=whole_number("orderings", orderings),
         search=whole_number("search", search, minimum=0),
-        search_samples=whole_number("search_samples", search_samples),
+        search_sets=whole_number("search_sets", search_sets),
         batch_size=None if batch_size is None else whole_number("batch_size", batch_size),
         seconds=None if seconds is None else real_number("seconds", seconds, above=0.0),
         progress=progress,
@@ -87,32 +105,28 @@ def audit(
         run.names = _Names(
             _checked_names("class_names", class_names, None) or [str(c) for c in predictor.classes],
             _checked_names("feature_names", feature_names, sets.features),
-            _checked_names("sample_names", sample_names, len(sets)),
+            _checked_names("set_names", set_names, len(sets)),
         )
         with run.clock.bar():
             return run.report(predict, task, labels)
 
 
-def compare(models: Mapping[str, Any], elements: Any, lengths: Any = None, **options: Any) -> Comparison:
-    """Audit several models, ``{name: predict}``, on the same sets and the same random orderings.
-
-    ``options`` are those of :func:`audit`; with ``labels`` the comparison shows score against order gap.
-
-    >>> x = torch.arange(12.0).reshape(3, 4, 1)
-    >>> models = {"sum": lambda elements: elements.sum(dim=1), "last": lambda elements: elements[:, -1]}
-    >>> print(compare(models, x, generator=torch.Generator().manual_seed(0)))
-    sum ignores order.
-    """
-    if not isinstance(models, Mapping):
-        raise InputTypeError(f"models must be a dict of name: predict; got {type(models).__name__}")
+def _compare(
+    models: Mapping[str, Any],
+    elements: Any,
+    lengths: Any,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
+) -> Comparison:
+    """The audits of several models on the same sets and the same random orderings."""
     if not models:
         raise InputError("models must hold at least one predictor; got an empty dict")
-    seed = _seed(options.pop("generator", None))
+    seed = _seed(generator)
     reports: dict[str, Report] = {}
     for name, predict in models.items():
         generator = torch.Generator().manual_seed(seed)
         try:
-            report = audit(predict, elements, lengths, generator=generator, **options)
+            report: Any = audit(predict, elements, lengths, generator=generator, **options)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}") from error
         for other, first in reports.items():
@@ -127,9 +141,9 @@ def compare(models: Mapping[str, Any], elements: Any, lengths: Any = None, **opt
 
 @dataclass(frozen=True)
 class _Settings:
-    permutations: int
+    orderings: int
     search: int
-    search_samples: int
+    search_sets: int
     batch_size: int | None
     seconds: float | None
     progress: bool | None
@@ -185,7 +199,7 @@ class _Audit:
         by_distance = self._curve(curve, "distance", 0.65)
         by_position = self._curve(curve, "position", 0.78)
         state_gap = self._states(predict, curve)
-        draws = int(totals.asked[movable].min()) if len(movable) else self.settings.permutations
+        draws = int(totals.asked[movable].min()) if len(movable) else self.settings.orderings
         worst = self._search(totals.candidates, draws)
 
         gaps = totals.mean(totals.gap)[audited]
@@ -197,8 +211,8 @@ class _Audit:
             score, shuffled = float(as_given.mean()), float(moved.mean())
         return Report(
             task=task,
-            samples=len(audited),
-            permutations=draws,
+            sets=len(audited),
+            orderings=draws,
             output_gap=float(gaps.mean()),
             output_gap_ci=bootstrap_interval(gaps, self.rng),
             spread=spread,
@@ -211,14 +225,14 @@ class _Audit:
             by_size=self._by_size(gaps, self.sets.sizes[audited]),
             state_gap=state_gap,
             worst_gap=worst[0].gap if worst else 0.0,
-            worst_sample=worst[0].sample if worst else None,
+            worst_set=worst[0].sample if worst else None,
             worst_ordering=worst[0].ordering if worst else None,
             worst=worst[:5],
             accuracy=score if classifies else None,
             accuracy_shuffled=shuffled if classifies else None,
             rmse=None if classifies or score is None else score**0.5,
             rmse_shuffled=None if classifies or shuffled is None else shuffled**0.5,
-            sample_gaps=gaps,
+            set_gaps=gaps,
             sizes=self.sets.sizes[audited],
             repeat_gap=repeat_gap,
             random=random,
@@ -297,9 +311,9 @@ class _Audit:
     # Random orderings
     def _shuffle(self, order: np.ndarray, truth: np.ndarray | None) -> tuple[_Totals, np.ndarray]:
         """Sums over random orderings, and the samples audited: those of ``order`` before the time budget ended."""
-        totals = _Totals(len(self.sets), self.settings.search_samples)
+        totals = _Totals(len(self.sets), self.settings.search_sets)
         places = np.flatnonzero(self.sets.sizes[order] >= 2)
-        movable, wanted = order[places], self.settings.permutations
+        movable, wanted = order[places], self.settings.orderings
         self.clock.phase("random orderings", wanted * len(movable))
         done = 0
         for rows in self._passes(movable):
@@ -333,7 +347,7 @@ class _Audit:
 
     def _passes(self, movable: np.ndarray) -> Iterator[np.ndarray]:
         """Blocks of samples to reorder, all of them once, then again; several passes at once where they are few."""
-        left = self.settings.permutations if len(movable) else 0
+        left = self.settings.orderings if len(movable) else 0
         while left:
             passes = min(left, max(1, self.ask.room(self.sets.longest) // len(movable)))
             yield from self.ask.blocks(np.tile(movable, passes))
@@ -357,7 +371,7 @@ class _Audit:
         points = _points(1, most - 1, geometric=True) if kind == "distance" else _points(0, most - 1)
         total = np.zeros((len(points), len(samples)))
         count = np.zeros_like(total)
-        draws = min(_CURVE_DRAWS, self.settings.permutations)
+        draws = min(_CURVE_DRAWS, self.settings.orderings)
         self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > p).sum()) for p in points))
         cut = False
         for _, (at, point) in product(range(draws), enumerate(points)):

@@ -149,7 +149,7 @@ def audit(
     table: str = _TABLE,
     out: str = typer.Option(..., help="The page to write, .html."),
     samples: int = typer.Option(1000, help="Sets to audit at most, drawn at random."),
-    permutations: int = typer.Option(32, help="Random orderings of each set."),
+    orderings: int = typer.Option(32, help="Random orderings of each set."),
     seconds: float | None = typer.Option(None, help="For all models together; the page shows what is known by then."),
     seed: int = typer.Option(0, help="The same seed gives the same page."),
     force: bool = _FORCE,
@@ -160,7 +160,7 @@ def audit(
     """
     from anyorder.cli.commands import audit_table, compare_table
 
-    options = {"samples": samples, "permutations": permutations, "seconds": seconds, "seed": seed, "force": force}
+    options = {"samples": samples, "orderings": orderings, "seconds": seconds, "seed": seed, "force": force}
     if len(models) == 1:
         audit_table(models[0], table, out, **options)  # type: ignore[arg-type]
     else:

@@ -205,7 +205,7 @@ def audit_table(
     out: str | Path,
     *,
     samples: int = 1000,
-    permutations: int = 32,
+    orderings: int = 32,
     seed: int = 0,
     seconds: float | None = None,
     force: bool = False,
@@ -213,8 +213,8 @@ def audit_table(
     say: Say = print,
 ) -> Report:
     """Measure how much the order of each set's rows matters to a model, and write the page."""
-    out = _audit_page(out, samples, permutations, seed, force)
-    audited = _AuditedTable(table, samples, permutations, seed, seconds, progress)
+    out = _audit_page(out, samples, orderings, seed, force)
+    audited = _AuditedTable(table, samples, orderings, seed, seconds, progress)
     report = audited.report(model, say)
     _write_page(report, out, f"Does order matter to {Path(model).name}?")
     say(f"{report}\nwrote {out}")
@@ -227,7 +227,7 @@ def compare_table(
     out: str | Path,
     *,
     samples: int = 1000,
-    permutations: int = 32,
+    orderings: int = 32,
     seed: int = 0,
     seconds: float | None = None,
     force: bool = False,
@@ -238,9 +238,9 @@ def compare_table(
 
     ``seconds`` is the time for all of them together.
     """
-    out = _audit_page(out, samples, permutations, seed, force)
+    out = _audit_page(out, samples, orderings, seed, force)
     share = None if seconds is None else real_number("--seconds", seconds, above=0.0) / len(models)
-    audited = _AuditedTable(table, samples, permutations, seed, share, progress)
+    audited = _AuditedTable(table, samples, orderings, seed, share, progress)
     reports: dict[str, Report] = {}
     names = _model_names(models)
     for model in models:  # a bad one is told before the first is audited
@@ -260,7 +260,7 @@ class _AuditedTable:
 
     table: str | Path
     samples: int
-    permutations: int
+    orderings: int
     seed: int
     seconds: float | None
     progress: bool | None
@@ -288,12 +288,12 @@ class _AuditedTable:
             list(data.elements.split(data.lengths.tolist())),
             labels=data.targets,
             task=trained.schema.task or "auto",
-            permutations=self.permutations,
+            orderings=self.orderings,
             generator=generator,
             seconds=self.seconds,
             progress=self.progress,
             class_names=None if classes is None else [str(c) for c in classes],
-            sample_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
+            set_names=[str(i) for i in read.set_ids.take(pa.array(chosen.numpy())).to_pylist()],
         )
         worst = [dataclasses.replace(case, elements=trained.schema.decode(case.elements)) for case in report.worst]
         return dataclasses.replace(report, worst=worst, feature_names=[f.name for f in trained.schema.features])
@@ -317,9 +317,9 @@ class _AuditedTable:
             )
 
 
-def _audit_page(out: str | Path, samples: int, permutations: int, seed: int, force: bool) -> Path:
+def _audit_page(out: str | Path, samples: int, orderings: int, seed: int, force: bool) -> Path:
     whole_number("--samples", samples)
-    whole_number("--permutations", permutations)
+    whole_number("--orderings", orderings)
     _check_seed(seed)
     return _free(out, force, (".html",))
 

@@ -13,7 +13,7 @@ import torch
 
 from anyorder.audits.page import BLUE, ORANGE, SOFT, Figure, comparison_figure, render
 from anyorder.audits.report import Comparison
-from anyorder.audits.run import compare
+from anyorder.audits.run import audit
 from anyorder.estimators.classifier import SetClassifier
 from anyorder.estimators.regressor import SetRegressor
 from anyorder.files import write_atomically
@@ -212,7 +212,7 @@ def _digits_figure(clean: np.ndarray, changed: np.ndarray, count: int = 6) -> Fi
 
 def _audited(models: dict[str, Any], X: Any, y: np.ndarray, say: Say) -> Comparison:
     say("\nDoes order matter to them? The audit reads each test set in random orders:")
-    comparison = compare(models, X, labels=y, permutations=8, generator=torch.Generator().manual_seed(0))
+    comparison = audit(models, X, labels=y, orderings=8, generator=torch.Generator().manual_seed(0))
     for name in models:
         say(f"  {name}: {comparison[name]}")
     return comparison

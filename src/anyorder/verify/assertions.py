@@ -29,10 +29,10 @@ def assert_order_invariant(
     *,
     atol: float = 1e-5,
     rtol: float = 0.0,
-    permutations: int = 8,
+    orderings: int = 8,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Fail unless every sample's output is the same reversed and in ``permutations`` random orders.
+    """Fail unless every sample's output is the same reversed and in ``orderings`` random orders.
 
     Same means |f(xπ) − f(x)| ≤ atol + rtol·|f(x)| in every component.
 
@@ -45,14 +45,14 @@ def assert_order_invariant(
       sample 0, order [0, 1, 2] (given): [4.0]
       sample 0, order [2, 1, 0]:         [1.0]
     """
-    permutations = whole_number("permutations", permutations)
+    orderings = whole_number("orderings", orderings)
     sets, predictor = _prepare(model, elements, lengths)
     with evaluating(model):
         given = _ask(predictor, np.arange(len(sets)), None)
         worst: tuple[float, int, np.ndarray, np.ndarray] | None = None
         sizes = torch.from_numpy(sets.sizes)
         orders = _reversed(sets)
-        for _ in range(permutations + 1):
+        for _ in range(orderings + 1):
             outputs = _ask(predictor, np.arange(len(sets)), orders)
             excess = _excess(outputs, given, atol, rtol)
             sample = int(excess.max(axis=1).argmax())
