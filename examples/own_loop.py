@@ -9,7 +9,7 @@ torch.manual_seed(0)
 elements = torch.randint(0, 20, (200, 10, 1)).float() / 20  # 200 sets of ten numbers
 targets = elements.sum(1)
 
-gru, readout = ao.recurrence(nn.GRU(1, 64)), nn.Linear(64, 1)
+gru, readout = ao.recurrence(nn.GRU(1, 64, batch_first=True)), nn.Linear(64, 1)
 penalty = ao.SIRE()
 optimizer = torch.optim.Adam([*gru.parameters(), *readout.parameters()], lr=3e-3)
 

@@ -43,18 +43,18 @@ def turned() -> Recurrence:
 
 
 RECURRENCES: dict[str, Callable[[], Recurrence]] = {
-    "rnn": lambda: ao.recurrence(nn.RNN(2, 4)),
+    "rnn": lambda: ao.recurrence(nn.RNN(2, 4, batch_first=True)),
     "relu-rnn-batch-first": lambda: ao.recurrence(nn.RNN(2, 4, nonlinearity="relu", batch_first=True)),
-    "gru": lambda: ao.recurrence(nn.GRU(2, 4)),
-    "gru-no-bias": lambda: ao.recurrence(nn.GRU(2, 4, bias=False)),
-    "gru-3-layers": lambda: ao.recurrence(nn.GRU(2, 4, num_layers=3)),
-    "lstm": lambda: ao.recurrence(nn.LSTM(2, 4)),
-    "lstm-2-layers": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2)),
-    "lstm-projected": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2, proj_size=3)),
+    "gru": lambda: ao.recurrence(nn.GRU(2, 4, batch_first=True)),
+    "gru-no-bias": lambda: ao.recurrence(nn.GRU(2, 4, bias=False, batch_first=True)),
+    "gru-3-layers": lambda: ao.recurrence(nn.GRU(2, 4, num_layers=3, batch_first=True)),
+    "lstm": lambda: ao.recurrence(nn.LSTM(2, 4, batch_first=True)),
+    "lstm-2-layers": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2, batch_first=True)),
+    "lstm-projected": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2, proj_size=3, batch_first=True)),
     "rnn-cell": lambda: ao.recurrence(nn.RNNCell(2, 4)),
     "gru-cell": lambda: ao.recurrence(nn.GRUCell(2, 4)),
     "lstm-cell": lambda: ao.recurrence(nn.LSTMCell(2, 4)),
-    "learned-start": lambda: ao.recurrence(nn.GRU(2, 4), start=nn.Parameter(torch.randn(1, 4))),
+    "learned-start": lambda: ao.recurrence(nn.GRU(2, 4, batch_first=True), start=nn.Parameter(torch.randn(1, 4))),
     "own-dict": weighted_count,
     "own-dict-turned": turned,
 }

@@ -153,7 +153,7 @@ def test_wrong_options_are_refused():
     with pytest.raises(
         InputError, match=r"a state \[B, out_channels\] = \[B, 4\], the output; got a start state tuple"
     ):
-        SireAggregation(3, 4, ao.recurrence(nn.LSTM(3, 4)))
+        SireAggregation(3, 4, ao.recurrence(nn.LSTM(3, 4, batch_first=True)))
     assert "SireAggregation(3, 4, penalty=SIRE(" in repr(SireAggregation(3, 4))
 
 

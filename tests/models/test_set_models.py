@@ -84,7 +84,7 @@ def test_the_relu_cell_holds_theorem_4():
 
 
 def test_an_own_recurrence_is_read_whole():
-    lstm = ao.recurrence(nn.LSTM(3, 4, num_layers=2))
+    lstm = ao.recurrence(nn.LSTM(3, 4, num_layers=2, batch_first=True))
     model = RecurrentSetModel(3, 2, lstm)
     elements = torch.randn(5, 6, 3)
     h, c = lstm.scan(elements).last
@@ -496,7 +496,11 @@ REFUSED = {
         InputError,
         r"cell must be one of .*; got 'gur'; did you mean 'gru'\?",
     ),
-    "cell module": (lambda: RecurrentSetModel(3, 2, nn.GRU(3, 4)), InputTypeError, "or a Recurrence .*; got GRU"),
+    "cell module": (
+        lambda: RecurrentSetModel(3, 2, nn.GRU(3, 4, batch_first=True)),
+        InputTypeError,
+        "or a Recurrence .*; got GRU",
+    ),
     "hidden": (lambda: RecurrentSetModel(3, 2, hidden=0), InputError, "hidden must be at least 1; got 0"),
     "layers": (
         lambda: RecurrentSetModel(3, 2, "relu", layers=2),

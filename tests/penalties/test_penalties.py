@@ -139,7 +139,7 @@ def test_commuting_recurrences_score_exactly_zero_on_whole_numbers(build, law: s
 @pytest.mark.parametrize("law", EVERY)
 def test_dropout_of_the_module_never_enters_a_commuting_recurrence(law: str, generator) -> None:
     """Two ReLU layers of identities add up whole numbers: commuting, though dropout stands between them."""
-    rnn = nn.RNN(1, 1, num_layers=2, nonlinearity="relu", dropout=0.5, bias=False)
+    rnn = nn.RNN(1, 1, num_layers=2, nonlinearity="relu", dropout=0.5, bias=False, batch_first=True)
     with torch.no_grad():
         for p in rnn.parameters():
             p.fill_(1.0)
@@ -259,7 +259,7 @@ def test_the_generator_is_the_only_source_of_randomness(law: str) -> None:
 
 @pytest.mark.parametrize("law", EVERY)
 def test_without_a_pair_the_value_is_zero_with_a_gradient(law: str) -> None:
-    r = ao.recurrence(nn.GRU(2, 4))
+    r = ao.recurrence(nn.GRU(2, 4, batch_first=True))
     elements = torch.full((3, 2, 2), float("nan"), requires_grad=True)
     value = EVERY[law](r, elements, torch.tensor([0, 0, 0]))
     value.backward()
@@ -312,7 +312,7 @@ class Encoded(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.recurrence, self.encoder = ao.recurrence(nn.GRU(3, 4)), nn.Linear(2, 3)
+        self.recurrence, self.encoder = ao.recurrence(nn.GRU(3, 4, batch_first=True)), nn.Linear(2, 3)
 
     def encode(self, elements: torch.Tensor) -> torch.Tensor:
         return self.encoder(elements)
@@ -330,7 +330,7 @@ def test_a_model_is_penalised_on_its_encoded_elements() -> None:
 
 @pytest.mark.parametrize("law", EVERY)
 def test_half_precision_and_cells_of_a_module(law: str, generator) -> None:
-    r = ao.recurrence(nn.GRU(2, 4)).to(torch.bfloat16)
+    r = ao.recurrence(nn.GRU(2, 4, batch_first=True)).to(torch.bfloat16)
     value = EVERY[law](r, torch.randn(3, 5, 2, dtype=torch.bfloat16), generator=generator)
     value.backward()
     assert torch.isfinite(value)
@@ -360,7 +360,7 @@ def test_whole_numbers_and_bools_in_a_state_count_as_numbers(law: str) -> None:
 
 
 def test_functional_call_and_grad_work() -> None:
-    r, elements = ao.recurrence(nn.GRU(2, 4)), torch.randn(3, 5, 2)
+    r, elements = ao.recurrence(nn.GRU(2, 4, batch_first=True)), torch.randn(3, 5, 2)
 
     class Penalised(nn.Module):
         def __init__(self) -> None:
@@ -380,7 +380,7 @@ def test_functional_call_and_grad_work() -> None:
 
 
 def test_a_compiled_training_step_gives_the_same_numbers() -> None:
-    r, elements = ao.recurrence(nn.GRU(2, 4)), torch.randn(3, 5, 2)
+    r, elements = ao.recurrence(nn.GRU(2, 4, batch_first=True)), torch.randn(3, 5, 2)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         t = r.scan(x)
@@ -415,7 +415,7 @@ def test_stopped_states_give_the_same_value_and_learn_from_the_two_last_steps_al
 
 
 def test_the_gradient_of_stopped_states_is_that_of_the_two_steps() -> None:
-    r, elements = ao.recurrence(nn.GRU(2, 4).double()), torch.randn(3, 2, 2, dtype=torch.float64)
+    r, elements = ao.recurrence(nn.GRU(2, 4, batch_first=True).double()), torch.randn(3, 2, 2, dtype=torch.float64)
     with torch.no_grad():
         state = r.start(3)
     one, other = (r.step(elements[:, b], r.step(elements[:, a], state)) for a, b in ((0, 1), (1, 0)))
@@ -448,21 +448,23 @@ def test_config_round_trip() -> None:
         (lambda: ao.SIRE(prefixes="given", window=2, partners="batch"), ValueError, "partners='batch' takes the pair"),
         (lambda: ao.SubsetPenalty(relative="yes"), TypeError, "relative must be True or False"),
         (lambda: ao.SIRE(through_states=0), TypeError, "through_states must be True or False; got 0"),
-        (lambda: ao.SIRE()(nn.GRU(2, 4)), ValueError, "elements are needed"),
-        (lambda: ao.SIRE()(nn.GRU(2, 4), torch.zeros(3, 2)), ValueError, "three axes"),
-        (lambda: ao.SIRE()(nn.GRU(2, 4), torch.zeros(3, 5, 3)), ValueError, "must have 2 features"),
+        (lambda: ao.SIRE()(nn.GRU(2, 4, batch_first=True)), ValueError, "elements are needed"),
+        (lambda: ao.SIRE()(nn.GRU(2, 4, batch_first=True), torch.zeros(3, 2)), ValueError, "three axes"),
+        (lambda: ao.SIRE()(nn.GRU(2, 4, batch_first=True), torch.zeros(3, 5, 3)), ValueError, "must have 2 features"),
         (
-            lambda: ao.SubsetPenalty(relative=True)(nn.GRU(2, 4), torch.zeros(1, 5, 2)),
+            lambda: ao.SubsetPenalty(relative=True)(nn.GRU(2, 4, batch_first=True), torch.zeros(1, 5, 2)),
             ValueError,
             "at least two in the batch",
         ),
         (
-            lambda: ao.SIRE(partners="batch")(nn.GRU(2, 4), torch.zeros(1, 5, 2)),
+            lambda: ao.SIRE(partners="batch")(nn.GRU(2, 4, batch_first=True), torch.zeros(1, 5, 2)),
             ValueError,
             "at least two samples with elements",
         ),
         (
-            lambda: ao.SIRE()(ao.recurrence(nn.GRU(2, 4)).scan(torch.zeros(3, 5, 2)), torch.zeros(3, 5, 2)),
+            lambda: ao.SIRE()(
+                ao.recurrence(nn.GRU(2, 4, batch_first=True)).scan(torch.zeros(3, 5, 2)), torch.zeros(3, 5, 2)
+            ),
             ValueError,
             "brings its own elements",
         ),
@@ -494,7 +496,7 @@ def test_the_budget_reaches_its_target(target: float) -> None:
     torch.manual_seed(0)
     elements = torch.randn(64, 5, 2)
     labels = (elements[:, -1, 0] + elements.sum(1)[:, 1] > 0).long()
-    gru, readout = ao.recurrence(nn.GRU(2, 12)), nn.Linear(12, 2)
+    gru, readout = ao.recurrence(nn.GRU(2, 12, batch_first=True)), nn.Linear(12, 2)
     optimizer = torch.optim.Adam([*gru.parameters(), *readout.parameters()], lr=1e-2)
     budget = ao.AdaptiveWeight(target=target, rate=0.05)
     penalty, g = ao.PermutationPenalty(pairs=2, relative=True), torch.Generator().manual_seed(0)

@@ -144,7 +144,7 @@ def test_what_needs_no_gradient_gets_none_and_changes_nothing_else(kind, still):
 
 
 def test_the_two_biases_have_gradients_that_can_be_changed_apart():
-    recurrence = ao.recurrence(nn.LSTM(3, 4))
+    recurrence = ao.recurrence(nn.LSTM(3, 4, batch_first=True))
     end, _ = recurrence.scan(torch.randn(2, 5, 3)).last
     one, other = torch.autograd.grad(end.sum(), [recurrence.module.bias_ih_l0, recurrence.module.bias_hh_l0])
     before = other.clone()
@@ -169,14 +169,14 @@ def test_a_recurrence_learns_by_it_and_predicts_by_torch(monkeypatch, kind):
 
 def test_a_projected_lstm_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(lstm, "scan", None)
-    h, c = ao.recurrence(nn.LSTM(3, 4, proj_size=2)).scan(torch.randn(5, 7, 3)).last
+    h, c = ao.recurrence(nn.LSTM(3, 4, proj_size=2, batch_first=True)).scan(torch.randn(5, 7, 3)).last
     assert h.shape == (5, 2)
     assert c.shape == (5, 4)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_states_of_a_pass_made_for_the_last_alone_can_still_be_had(monkeypatch, layers):
-    recurrence = ao.recurrence(nn.LSTM(3, 4, layers).double())
+    recurrence = ao.recurrence(nn.LSTM(3, 4, layers, batch_first=True).double())
     elements, weights = torch.randn(5, 7, 3, dtype=torch.float64), list(recurrence.parameters())
     found = []
     for last_alone in (False, True):
@@ -224,7 +224,7 @@ def test_under_autocast_products_are_rounded_and_states_are_not(kind, lengths):
 
 def test_under_autocast_small_changes_of_a_state_add_up():
     """One step moves the state by less than bfloat16 can tell from nothing, so that torch's kernel stands still."""
-    recurrence = ao.recurrence(nn.GRU(1, 2))
+    recurrence = ao.recurrence(nn.GRU(1, 2, batch_first=True))
     with torch.no_grad():
         for parameter in recurrence.parameters():
             parameter.zero_()
@@ -240,7 +240,7 @@ def test_under_autocast_small_changes_of_a_state_add_up():
 
 
 def test_forward_derivatives_of_a_gru_are_torchs():
-    recurrence, elements = ao.recurrence(nn.GRU(3, 4)), torch.randn(2, 5, 3)
+    recurrence, elements = ao.recurrence(nn.GRU(3, 4, batch_first=True)), torch.randn(2, 5, 3)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(elements, torch.ones_like(elements))
         assert torch.autograd.forward_ad.unpack_dual(recurrence.scan(dual).last).tangent is not None

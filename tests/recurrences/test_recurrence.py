@@ -132,7 +132,7 @@ def test_scanning_in_two_parts_is_scanning_once() -> None:
 
 
 def test_dropout_acts_between_layers_in_train_mode_and_never_in_step() -> None:
-    r = ao.recurrence(nn.GRU(2, 8, num_layers=2, dropout=0.5))
+    r = ao.recurrence(nn.GRU(2, 8, num_layers=2, dropout=0.5, batch_first=True))
     elements = torch.randn(4, 6, 2)
     r.train()
     assert not r.scan(elements).repeatable
@@ -190,7 +190,7 @@ def test_functional_dropout_of_an_own_module_acts_in_scan_and_not_in_step(wrap) 
 
 
 def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
-    gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5), torch.randn(4, 6, 2)
+    gru, elements = nn.GRU(2, 8, num_layers=2, dropout=0.5, batch_first=True), torch.randn(4, 6, 2)
     r = ao.recurrence(gru)
     gru.eval()
     assert r.scan(elements).repeatable
@@ -269,7 +269,7 @@ class Shifted(nn.GRU):
 
 @pytest.mark.parametrize(
     ("module", "match"),
-    [(Shifted(2, 4), "Shifted has a forward of its own"), (counted(nn.GRU(2, 4)), "GRU has hooks")],
+    [(Shifted(2, 4), "Shifted has a forward of its own"), (counted(nn.GRU(2, 4, batch_first=True)), "GRU has hooks")],
 )
 def test_a_sequence_modules_own_forward_and_hooks_are_refused(module: nn.GRU, match: str) -> None:
     with pytest.raises(ao.checks.InputError, match=match):
@@ -373,7 +373,7 @@ def test_tree_map_keeps_named_tuples_lists_and_dicts() -> None:
     assert isinstance(doubled["a"].right, list)
 
 
-GRU = nn.GRU(2, 4)
+GRU = nn.GRU(2, 4, batch_first=True)
 OWN = ao.recurrence(lambda element, state: {"h": state["h"] + element}, start={"h": torch.zeros(1, 2)})
 X = torch.zeros(3, 5, 2)
 
@@ -396,7 +396,11 @@ X = torch.zeros(3, 5, 2)
         (lambda r: r.scan(X).at(torch.tensor([0, 6, 0])), ValueError, "from 0 to T = 5; got 6"),
         (lambda r: r.scan(X).at(torch.tensor([0, 1])), ValueError, r"index must have shape \[3\] or \[3, P\]"),
         (lambda r: r.start(0), ValueError, "batch_size must be at least 1"),
-        (lambda r: ao.recurrence(nn.GRU(2, 4, bidirectional=True)), ValueError, "bidirectional module has no state"),
+        (
+            lambda r: ao.recurrence(nn.GRU(2, 4, bidirectional=True, batch_first=True)),
+            ValueError,
+            "bidirectional module has no state",
+        ),
         (lambda r: ao.recurrence(lambda e, s: s), ValueError, "an own step needs start="),
         (lambda r: ao.recurrence("gru"), TypeError, "recurrence takes an nn.RNN, nn.GRU"),
         (lambda r: ao.recurrence(nn.GRU), TypeError, "recurrence takes an nn.RNN, nn.GRU"),
@@ -414,7 +418,11 @@ X = torch.zeros(3, 5, 2)
             ValueError,
             r"start\(batch\) must",
         ),
-        (lambda r: ao.recurrence(nn.LSTM(2, 4), start=torch.zeros(1, 4)), ValueError, r"tuple\(\[1, 4\], \[1, 4\]\)"),
+        (
+            lambda r: ao.recurrence(nn.LSTM(2, 4, batch_first=True), start=torch.zeros(1, 4)),
+            ValueError,
+            r"tuple\(\[1, 4\], \[1, 4\]\)",
+        ),
         (
             lambda r: r.scan(X, state=(X[:, 0], X[:, 0])),
             ValueError,
@@ -492,7 +500,7 @@ def test_a_dict_state_keeps_the_order_of_the_start_state() -> None:
     torch.testing.assert_close(beside, alone, rtol=0, atol=1e-12)  # an empty set, which no step has touched
 
 
-@pytest.mark.parametrize("module", [nn.GRU(2, 3), nn.LSTMCell(2, 3)])
+@pytest.mark.parametrize("module", [nn.GRU(2, 3, batch_first=True), nn.LSTMCell(2, 3)])
 def test_a_state_of_another_dtype_is_refused(module: nn.Module) -> None:
     wrong = tree_map(torch.Tensor.double, ao.recurrence(module).start(1))
     with pytest.raises(
@@ -502,7 +510,9 @@ def test_a_state_of_another_dtype_is_refused(module: nn.Module) -> None:
     with pytest.raises(ao.checks.InputTypeError, match=r"start is torch.float64"):
         ao.recurrence(module, start=wrong)
     with pytest.raises(ao.checks.InputTypeError, match=r"start\(batch\) is torch.int64"):
-        ao.recurrence(nn.GRU(2, 3), start=lambda batch: torch.zeros(batch, 3, dtype=torch.int64)).start(2)
+        ao.recurrence(
+            nn.GRU(2, 3, batch_first=True), start=lambda batch: torch.zeros(batch, 3, dtype=torch.int64)
+        ).start(2)
 
 
 def test_a_start_without_tensors_and_lengths_that_are_none_are_refused() -> None:

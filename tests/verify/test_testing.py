@@ -156,14 +156,14 @@ def test_chunk_refusals(ragged):
     with pytest.raises(ao.checks.InputTypeError, match="recurrence takes"):
         assert_chunking_invariant(3, *ragged)
     with pytest.raises(ao.checks.InputError, match="chunks must be at least 1"):
-        assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=(0,))
+        assert_chunking_invariant(nn.GRU(2, 2, batch_first=True), *ragged, chunks=(0,))
     with pytest.raises(ao.checks.InputError, match="chunks must name at least one number of elements"):
-        assert_chunking_invariant(nn.GRU(2, 2), *ragged, chunks=())
+        assert_chunking_invariant(nn.GRU(2, 2, batch_first=True), *ragged, chunks=())
 
     class Partial(nn.Module):
         def __init__(self):
             super().__init__()
-            self.recurrence = ao.recurrence(nn.GRU(2, 2))
+            self.recurrence = ao.recurrence(nn.GRU(2, 2, batch_first=True))
 
     with pytest.raises(ao.checks.InputTypeError, match="must also have encode and readout"):
         assert_chunking_invariant(Partial(), *ragged)

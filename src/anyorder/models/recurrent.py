@@ -201,11 +201,11 @@ def _build_recurrence(
         return recurrence(step, start=nn.Parameter(start) if learned_start else start)
     module: nn.RNNBase
     if cell == "gru":
-        module = nn.GRU(features, hidden, layers)
+        module = nn.GRU(features, hidden, layers, batch_first=True)
     elif cell == "lstm":
-        module = nn.LSTM(features, hidden, layers)
+        module = nn.LSTM(features, hidden, layers, batch_first=True)
     else:
-        module = nn.RNN(features, hidden, layers, nonlinearity="tanh" if cell == "rnn" else "relu")
+        module = nn.RNN(features, hidden, layers, nonlinearity="tanh" if cell == "rnn" else "relu", batch_first=True)
     if gate_bias_span is not None:
         _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
     if not learned_start:

@@ -61,7 +61,7 @@ class Penalty:
         return value
 
     @property
-    def needs_mates(self) -> bool:
+    def compares_sets(self) -> bool:
         """Whether samples are held against others of the batch, so that it must hold two with elements."""
         return self.relative
 
@@ -101,6 +101,8 @@ class Batch:
         if elements is None:
             raise InputError("elements are needed: penalty(recurrence_or_model, elements, lengths)")
         elements = checked_elements(elements)
+        if isinstance(subject, (Recurrence, nn.RNNBase)) and not subject.batch_first:
+            elements = elements.transpose(0, 1)
         lengths = checked_lengths(lengths, elements)
         require_finite(elements, lengths)
         inner = getattr(subject, "recurrence", None)

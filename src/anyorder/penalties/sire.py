@@ -64,7 +64,7 @@ class SIRE(Penalty):
             )
 
     @property
-    def needs_mates(self) -> bool:
+    def compares_sets(self) -> bool:
         return self.relative or self.partners == "batch"
 
     def _branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:

@@ -44,6 +44,8 @@ class Recurrence(nn.Module):
     start state given as parameters.
     """
 
+    batch_first = True  # whether scan reads [B, T, D]; False: [T, B, D], as a torch module made so does
+
     def __init__(self, start: Any) -> None:
         super().__init__()
         self._start_names: Any = None
@@ -101,6 +103,8 @@ class Recurrence(nn.Module):
         ([[3.0]], [0.0, 1.0, 3.0, 3.0])
         """
         elements = checked_elements(elements)
+        if not self.batch_first:
+            elements = elements.transpose(0, 1)
         lengths = checked_lengths(lengths, elements)
         self._check_elements(elements)
         require_finite(elements, lengths)
@@ -150,6 +154,10 @@ class Recurrence(nn.Module):
         return state if like is None else tree_map(lambda _, leaf: leaf, like, state)
 
     # What each kind of recurrence fills in.
+    def output(self, state: State) -> State:
+        """What a torch module returns in a ``state``: h of the top layer; of an own step the state itself."""
+        return state
+
     def _like(self, batch_size: int) -> State | None:
         """A state of the form they all have; None where the step alone knows it."""
         return None if self._start_call is not None else self.start(batch_size)
@@ -291,7 +299,7 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     A cell with hooks or a ``forward`` of its own is run step by step, as an own step is; a sequence module with such is
     refused.
 
-    >>> r = recurrence(nn.GRU(3, 8, num_layers=2))
+    >>> r = recurrence(nn.GRU(3, 8, num_layers=2, batch_first=True))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
     torch.Size([5, 2, 8])
     >>> product = recurrence(lambda element, state: state * element, start=torch.ones(1, 1))

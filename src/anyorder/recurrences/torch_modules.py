@@ -51,6 +51,14 @@ class NativeRecurrence(Recurrence):
     def is_lstm(self) -> bool:
         return self._cell is None
 
+    @property
+    def batch_first(self) -> bool:  # type: ignore[override]
+        return getattr(self.module, "batch_first", True)
+
+    def output(self, state: State) -> State:
+        h = state[0] if self.is_lstm else state
+        return h if self._layers == 1 else h[..., -1, :]
+
     def _weights(self, layer: int) -> list[Tensor]:
         """w_ih, w_hh, then b_ih and b_hh if the module has biases, then w_hr of a projected LSTM."""
         names = ["weight_ih", "weight_hh"]

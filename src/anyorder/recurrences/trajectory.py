@@ -101,6 +101,11 @@ class Trajectory:
         return tree_map(lambda leaf: leaf.reshape(index.shape + leaf.shape[1:]), rows)
 
     @property
+    def output(self) -> State:
+        """What the torch module returns at the last element, h of the top layer; of an own step the last state."""
+        return self.recurrence.output(self.last)
+
+    @property
     def in_half_precision(self) -> bool:
         """Whether some of what it holds is in half precision, as autocast makes it."""
         leaves = [self.elements, *tree_leaves(self.last)]

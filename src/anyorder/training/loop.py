@@ -252,7 +252,7 @@ class _Run:
         self.penalty_data = None if unlabeled is None else together(self.data, placed(unlabeled, like))
         if self.penalty_data is not None:
             self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
-        self.needs_mates = getattr(penalty, "needs_mates", False)
+        self.needs_mates = getattr(penalty, "compares_sets", False)
         samples = min(len(self.penalty_data or data), config.batch_size)
         if self.needs_mates and samples <= self.world:
             raise InputError(

@@ -138,7 +138,7 @@ def assert_chunking_invariant(
     ``model``: a recurrence, anything :func:`anyorder.recurrence` takes, or a model with ``encode``, ``recurrence`` and
     ``readout``.
 
-    >>> assert_chunking_invariant(torch.nn.GRU(2, 4), torch.randn(3, 8, 2), torch.tensor([8, 5, 1]))
+    >>> assert_chunking_invariant(torch.nn.GRU(2, 4, batch_first=True), torch.randn(3, 8, 2), torch.tensor([8, 5, 1]))
     """
     if len(chunks) == 0:
         raise InputError("chunks must name at least one number of elements to read at once; got none")
