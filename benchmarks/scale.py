@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anyorder.paper.experiments.synthetic import EXPERIMENTS
+from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.runner.sweep import sweep
 from anyorder.paper.runner.trial import Experiment, Plan, grid
 from benchmarks.timing import entry

@@ -16,7 +16,8 @@ import pytest
 
 import toy_experiment
 from anyorder.checks import InputError
-from anyorder.paper.runner.sweep import _send_by_value, read_rows, sweep
+from anyorder.paper.runner.rows import read_rows
+from anyorder.paper.runner.sweep import _send_by_value, sweep
 from anyorder.paper.runner.trial import Experiment, Plan, grid
 
 # Python runs a module of this name when it starts: the nodes and their workers find no anyorder but what Ray unpacked.

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from anyorder.checks import Diverged, InputError
-from anyorder.paper.experiments.synthetic import EXPERIMENTS
+from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.charts import default_charts, draw, lines_of
 from anyorder.paper.report.page import markdown, section_of, summary_table, write_report
 from anyorder.paper.report.statistics import (
@@ -28,7 +28,8 @@ from anyorder.paper.report.statistics import (
     times_fewer,
 )
 from anyorder.paper.report.verdicts import claims_of
-from anyorder.paper.runner.sweep import run_trial, write_rows
+from anyorder.paper.runner.rows import write_rows
+from anyorder.paper.runner.sweep import run_trial
 from anyorder.paper.runner.trial import Chart
 
 
@@ -51,7 +52,7 @@ def rows_of(name, accuracy, scale="laptop", keep=lambda trial: True):
                 "metrics": {
                     "accuracy": accuracy(trial, length) + 0.001 * trial.seed,
                     "train_loss": 0.1,
-                    "order_gap": 0.2,
+                    "state_gap_squared": 0.2,
                     "mae": 1.0,
                 },
                 "parameters": 123,
@@ -484,7 +485,13 @@ def drawn(chart, rows, name="ecg"):
 def gap_rows(gaps, weights=(1.0, 10.0)):
     """Chosen rows with these order gaps, a list over seeds for each method."""
     return [
-        {"method": m, "seed": s, "setting": {"penalty_weight": w}, "metrics": {"order_gap": g}, "selected": True}
+        {
+            "method": m,
+            "seed": s,
+            "setting": {"penalty_weight": w},
+            "metrics": {"state_gap_squared": g},
+            "selected": True,
+        }
         for m, values in gaps.items()
         for s, g in enumerate(values)
         for w in weights
@@ -493,7 +500,7 @@ def gap_rows(gaps, weights=(1.0, 10.0)):
 
 def test_on_a_logarithmic_axis_the_interval_is_that_of_the_logarithms():
     rows = gap_rows({"sire": [0.001, 0.1, 0.01], "deepsets": [0.0, 1e-15, 0.0]})
-    ((canvas, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), rows)
+    ((canvas, caption),) = drawn(Chart("penalty_weight", "state_gap_squared", log=True), rows)
     (axes,) = canvas.axes
     assert [line.get_label() for line in axes.lines] == ["sire"]
     assert axes.lines[0].get_ydata() == pytest.approx([0.01, 0.01])
@@ -501,16 +508,16 @@ def test_on_a_logarithmic_axis_the_interval_is_that_of_the_logarithms():
     half = Sample({0: math.log(0.001), 1: math.log(0.1), 2: math.log(0.01)}).half_width
     assert (min(band), max(band)) == pytest.approx((0.01 * math.exp(-half), 0.01 * math.exp(half)))
     assert caption == (
-        "Order gap against penalty weight; geometric mean and 95 % interval of 3 seeds. "
+        "State gap squared against penalty weight; geometric mean and 95 % interval of 3 seeds. "
         "Left out, 0 but for rounding: deepsets."
     )
 
 
 def test_a_figure_of_one_seed_says_so_and_its_legend_covers_no_line():
-    ((canvas, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), gap_rows({"sire": [0.1]}))
-    assert caption == "Order gap against penalty weight; one seed."
+    ((canvas, caption),) = drawn(Chart("penalty_weight", "state_gap_squared", log=True), gap_rows({"sire": [0.1]}))
+    assert caption == "State gap squared against penalty weight; one seed."
     mixed = gap_rows({"sire": [0.1, 0.2]}) + gap_rows({"plain": [0.1]})
-    ((_, caption),) = drawn(Chart("penalty_weight", "order_gap", log=True), mixed)
+    ((_, caption),) = drawn(Chart("penalty_weight", "state_gap_squared", log=True), mixed)
     assert caption.endswith("95 % interval of 2 seeds, 1 in places.")
     assert canvas.axes[0].get_legend() is None
     assert [text.get_text() for text in canvas.legends[0].texts] == ["sire"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyorder.paper.experiments.synthetic import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.runs import build_model, run_task
 from anyorder.paper.runner.trial import Trial
 
@@ -31,7 +31,7 @@ def test_every_method_of_every_experiment_runs(name, method, tmp_path):
     outcomes = run_task(trial, None, tmp_path)
     assert len(outcomes) == len(trial.setting.get("lengths") or [0])
     for outcome in outcomes:
-        assert {"order_gap", "train_loss", EXPERIMENTS[name].headline} <= set(outcome["metrics"])
+        assert {"state_gap_squared", "train_loss", EXPERIMENTS[name].headline} <= set(outcome["metrics"])
         assert EXPERIMENTS[name].select in outcome["validation"]
         assert outcome["parameters"] > 0
 
@@ -52,12 +52,12 @@ def test_training_helps_and_penalties_take_order_out(tmp_path):
     }
     untrained = run("plain", tmp_path, steps=1)[0]["metrics"]
     assert figures["plain"]["mae"] < untrained["mae"] / 3
-    assert figures["sire"]["order_gap"] < figures["plain"]["order_gap"] / 10
-    assert figures["sub"]["order_gap"] < figures["plain"]["order_gap"] / 10
+    assert figures["sire"]["state_gap_squared"] < figures["plain"]["state_gap_squared"] / 10
+    assert figures["sub"]["state_gap_squared"] < figures["plain"]["state_gap_squared"] / 10
 
 
 def test_pooling_ignores_order_and_unlabeled_samples_reach_the_penalty(tmp_path):
-    assert run("deepsets", tmp_path)[0]["metrics"]["order_gap"] < 1e-9
+    assert run("deepsets", tmp_path)[0]["metrics"]["state_gap_squared"] < 1e-9
     alone = run("sire", tmp_path, penalty_weight=10.0)
     helped = run("sire+unlabeled", tmp_path, penalty_weight=10.0, unlabeled=400)
     assert alone[0]["metrics"] != helped[0]["metrics"]

@@ -24,9 +24,10 @@ from anyorder import _names
 from anyorder.checks import Diverged, InputError, InputTypeError
 from anyorder.cli import app
 from anyorder.cli.app import main
-from anyorder.paper.experiments.synthetic import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.reproduce import reproduce
-from anyorder.paper.runner.sweep import _forget, earlier_seconds, read_rows, run_trial, sweep, write_rows
+from anyorder.paper.runner.rows import read_rows, write_rows
+from anyorder.paper.runner.sweep import _forget, earlier_seconds, run_trial, sweep
 from anyorder.paper.runner.trial import Trial, duration
 
 CHANGES = ("seconds", "versions", "command", "curve", "trial_rows")  # what differs from run to run
@@ -204,7 +205,7 @@ def test_the_published_rows_are_all_read():
 
 GOOD = {
     "experiment": "toy", "method": "b", "setting": {}, "seed": 0, "scale": "smoke", "validation": {}, "metrics": {},
-    "selected": False, "parameters": 1, "seconds": 0.5, "trial": "0123456789ab",
+    "selected": False, "parameters": 1, "seconds": 0.5, "trial": "0123456789ab", "reads": 1, "trial_rows": 1,
 }  # fmt: skip
 
 
@@ -486,7 +487,7 @@ def test_the_command_runs_a_real_experiment_and_shows_plan_and_time_first(tmp_pa
     assert shown == sorted(round(row["validation"]["accuracy"], 4) for row in rows if row["setting"]["length"] == 30)
     assert shown != sorted(round(row["metrics"]["accuracy"], 4) for row in rows if row["setting"]["length"] == 30)
     assert {row["command"] for row in rows} == {"anyorder reproduce parity --scale smoke --seeds 1"}
-    assert all({"accuracy", "order_gap", "train_loss"} <= set(row["metrics"]) for row in rows)
+    assert all({"accuracy", "state_gap_squared", "train_loss"} <= set(row["metrics"]) for row in rows)
 
 
 def test_the_same_trial_gives_the_same_row_wherever_it_runs(tmp_path):

@@ -16,7 +16,7 @@ from anyorder.estimators.base import PENALTIES
 from anyorder.files import home
 from anyorder.models import MODELS
 from anyorder.paper.data.sources import cache_folder
-from anyorder.paper.experiments.synthetic import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.sweep import _workdir
 from anyorder.paper.runner.trial import Trial
 from anyorder.training.loop import OPTIMIZERS

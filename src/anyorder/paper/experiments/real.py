@@ -47,7 +47,7 @@ ACTIVITY_METHODS = {
 
 def _signal_charts(*by: str) -> list[Chart]:
     weight = partial(Chart, "penalty_weight", by=list(by), split="labels", every=True, log=True)
-    return [Chart("labels", log=True), weight(), weight(metric="order_gap")]
+    return [Chart("labels", log=True), weight(), weight(metric="state_gap_squared")]
 
 
 CURVES = [Chart("epoch", "validation", curve=True), Chart("epoch", "gap", curve=True)]

@@ -308,7 +308,7 @@ DIAL = Experiment(
         "laptop": _dial,
         "paper": replace(_dial, seeds=20),
     },
-    charts=[Chart("penalty_weight", log=True), Chart("penalty_weight", "order_gap", log=True)],
+    charts=[Chart("penalty_weight", log=True), Chart("penalty_weight", "state_gap_squared", log=True)],
 )
 
 

@@ -15,7 +15,7 @@ from anyorder.paper.report.statistics import Sample, by_seed, matching
 from anyorder.paper.runner.trial import Chart, Experiment, Row, is_number, spelled, varied
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
-LOGARITHMIC = ("mae", "rmse", "order_gap")  # drawn on a logarithmic axis
+LOGARITHMIC = ("mae", "rmse", "state_gap_squared")  # drawn on a logarithmic axis
 ROUNDING = 1e-9  # an order gap below this is that of a model which ignores order exactly
 CURVES = {
     "accuracy": "validation accuracy",

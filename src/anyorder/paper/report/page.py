@@ -14,12 +14,12 @@ from typing import Any
 from anyorder.audits.page import Figure, render, save_picture
 from anyorder.checks import InputError
 from anyorder.deploy.save import write_atomically
-from anyorder.paper.experiments.synthetic import EXPERIMENTS
+from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.charts import default_charts, draw, labels_figure
 from anyorder.paper.report.pictures import picture_of
 from anyorder.paper.report.statistics import Claim, Sample, matching, pm, sample_of
 from anyorder.paper.report.verdicts import claims_of
-from anyorder.paper.runner.sweep import read_rows, rows_path
+from anyorder.paper.runner.rows import read_rows, rows_path
 from anyorder.paper.runner.trial import Experiment, Row, duration, is_number, spelled, varied
 
 TONES = {"holds": "good", "does not hold": "bad", "fails in part": "bad"}  # every other verdict is "fair"
@@ -281,7 +281,7 @@ def _entries(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[En
                 candidate_text,
                 sample_of(found, experiment.headline),
                 sample_of(found, "train_loss"),
-                sample_of(found, "order_gap"),
+                sample_of(found, "state_gap_squared"),
                 sample_of(found, "step_rate_over_plain_torch"),
                 found[0]["parameters"],
                 median(row["seconds"] for row in found),

@@ -111,7 +111,7 @@ def _against_none(chosen: Sequence[Row], rows: Sequence[Row], metric: str, place
         read = {row["setting"].get("data") for row in chosen if row["method"] in (method, rival)}
         held = rival != method and rival in methods and len(read) == 1  # on the same sets
         mine, other = (sample_of(chosen, metric, name) for name in (method, rival))
-        gap = sample_of(chosen, "order_gap", method)
+        gap = sample_of(chosen, "state_gap_squared", method)
         cells = {
             "where": place,
             "method": method,

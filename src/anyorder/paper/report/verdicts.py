@@ -23,8 +23,7 @@ from anyorder.paper.report.statistics import (
     sample_of,
     times_fewer,
 )
-from anyorder.paper.runner.runs import ONE_ORDERING
-from anyorder.paper.runner.trial import Expected, Experiment, Row, without_penalty
+from anyorder.paper.runner.trial import ONE_ORDERING, Expected, Experiment, Row, without_penalty
 
 
 def claims_of(experiment: Experiment, rows: Sequence[Row]) -> list[Claim]:
@@ -309,14 +308,16 @@ def _dial(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Claim]:
     if best is None:
         return []
     accuracy = sample_of(mine, "accuracy", penalty_weight=best)
-    gaps = {w: sample_of(mine, "order_gap", penalty_weight=w) for w in weights}
+    gaps = {w: sample_of(mine, "state_gap_squared", penalty_weight=w) for w in weights}
     low, high = weights[0], weights[-1]
     moved = f"from {gaps[low].mean:.2g} at weight {low:g} to {gaps[high].mean:.2g} at {high:g}"
     found = [
         Claim(f"Validation prefers weight {best:g}: accuracy {pm(accuracy)} at an order gap of {gaps[best].mean:.2g}"),
         Claim(f"The order gap falls {moved}", ahead(gaps[high], gaps[low], lower=True), short=f"order gap {moved}"),
     ]
-    accuracy, gap, weight = (sample_of(chosen, m, "sire+budget") for m in ("accuracy", "order_gap", "final_weight"))
+    accuracy, gap, weight = (
+        sample_of(chosen, m, "sire+budget") for m in ("accuracy", "state_gap_squared", "final_weight")
+    )
     if len(accuracy):
         found.append(
             Claim(f"AdaptiveWeight ends at weight {weight.mean:.3g}, order gap {gap.mean:.2g}, accuracy {pm(accuracy)}")

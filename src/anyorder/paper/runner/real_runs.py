@@ -75,7 +75,8 @@ def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
         keys = outcomes[0][kind]
         return {k: short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
 
-    return [{"validation": mean("validation"), "metrics": mean("metrics"), "parameters": outcomes[0]["parameters"]}]
+    alike = {key: outcomes[0][key] for key in ("parameters", "steps", "reads")}
+    return [{"validation": mean("validation"), "metrics": mean("metrics"), **alike}]
 
 
 def _train_and_test(
@@ -135,7 +136,6 @@ def _train_and_test(
         **_figures(model, test, votes, trial.seed),
         **order_figures(model, test, trial.seed),
         "train_loss": last["loss"],
-        "steps": result.steps,
         "training_seconds": result.seconds,
         "samples_per_second": len(labeled) * len(result.history) / max(result.seconds, 1e-9),
     }
@@ -145,6 +145,8 @@ def _train_and_test(
         "validation": _shortened(_figures(model, validation, votes, trial.seed)),
         "metrics": _shortened(measured),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "steps": result.steps,
+        "reads": votes,
     }
     if isinstance(model, RecurrentSetModel) and device == "cpu":
         rate = rate_over_plain_torch(model, labeled, config, **penalised)
@@ -268,8 +270,8 @@ def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float
     """How much order matters on sets never seen.
 
     ``flip_rate``: how often a random ordering changes the predicted class; ``accuracy_shuffled``: the accuracy under
-    it; ``order_gap``: squared distance of end states (of a recurrence; else of outputs) of two orderings of a set over
-    that of two sets; ``adjacent_gap``: the same for one swap of neighbours.
+    it; ``state_gap_squared``: squared distance of end states (of a recurrence; else of outputs) of two orderings of a
+    set over that of two sets; ``adjacent_gap``: the same for one swap of neighbours.
     """
     model.eval()
     generator = torch.Generator().manual_seed(seed)
@@ -286,12 +288,12 @@ def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float
     if isinstance(model, RecurrentSetModel):
         few = slice(0, max(2, min(len(some), 2**16 // elements.shape[1])))
         sizes = None if lengths is None else lengths[few]
-        figures["order_gap"] = float(order_gap(model, elements[few], sizes, generator=generator))
+        figures["state_gap_squared"] = float(order_gap(model, elements[few], sizes, generator=generator))
         adjacent = SIRE(prefixes="given", window=1, pairs=4, relative=True)
         figures["adjacent_gap"] = float(adjacent(model, elements[few], sizes, generator=generator))
     else:
         moved = (given - shuffled).square().mean()
-        figures["order_gap"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))
+        figures["state_gap_squared"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))
     return figures
 
 

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from anyorder.checks import InputError, one_of, real_number, whole_number
-from anyorder.paper.experiments.synthetic import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.sweep import check_engine, earlier_seconds, jobs_for, read_rows, rows_path, sweep
 from anyorder.paper.runner.trial import Experiment, Row, Trial, duration
 

@@ -18,7 +18,7 @@ from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.models import DeepSets, RecurrentSetModel, SetTransformer, average_over_orderings
 from anyorder.paper.data.tasks import TASKS, Task, splits
-from anyorder.paper.runner.trial import Outcome, Trial, short, shuffles
+from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, SubsetPenalty
 from anyorder.penalties.order_gap import order_gap
 from anyorder.training.loop import TrainConfig, train
@@ -29,7 +29,6 @@ PENALTIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "sub": lambda s: SubsetPenalty(pairs=s.get("pairs", 1), relative=False),
 }
 VOTES = 20  # orderings that π-SGD averages over at test time, as many as in Janossy pooling's code
-ONE_ORDERING = "_one_ordering"  # ends the names of its figures without that
 CURVE_POINTS = 30
 
 
@@ -104,11 +103,13 @@ def run_task(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> 
     common = {
         "validation": figures(validation),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "steps": result.steps,
+        "reads": VOTES if trial.method == "pi-sgd" else 1,
     }
     if setting.get("curve"):
         common["curve"] = curve
     trained = figures(drawn["train"].select(torch.arange(min(2000, len(drawn["train"])))))
-    extra = {"train_loss": trained["loss"], "steps": result.steps}
+    extra = {"train_loss": trained["loss"]}
     if isinstance(weight, AdaptiveWeight):
         extra["final_weight"] = weight.weight
     outcomes = []
@@ -219,7 +220,7 @@ def _gaps(model: nn.Module, data: SetData, seed: int) -> dict[str, float]:
     moved = (model(reorder(elements, order), lengths) - outputs).square().mean().item()
     gaps = {"output_gap": moved / max(2 * outputs.var().item(), 1e-30)}
     if hasattr(model, "recurrence"):
-        gaps["order_gap"] = order_gap(model, elements, lengths, generator=generator).item()
+        gaps["state_gap_squared"] = order_gap(model, elements, lengths, generator=generator).item()
     else:
-        gaps["order_gap"] = gaps["output_gap"]
+        gaps["state_gap_squared"] = gaps["output_gap"]
     return gaps

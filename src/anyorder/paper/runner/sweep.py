@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,8 @@ import torch
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, InputTypeError, one_of, whole_number
 from anyorder.files import home, write_atomically
-from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, is_number
+from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
+from anyorder.paper.runner.trial import Experiment, Row, Run, Trial
 
 LOST_WORKER_RETRIES = 3
 EARLIER = "earlier_seconds.txt"  # in a trial's workdir
@@ -125,11 +125,15 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
             "setting": {**trial.setting, **outcome.get("setting", {})},
             "seed": trial.seed,
             "scale": trial.scale,
+            "reads": outcome.get("reads", 1),
             "validation": outcome["validation"],
             "metrics": outcome["metrics"],
             "selected": False,
             "parameters": outcome["parameters"],
+            "steps": outcome.get("steps"),
             "seconds": seconds,
+            "commit": commit(),
+            "threads": torch.get_num_threads(),
             "versions": versions,
             "command": command,
             "trial": trial.key,
@@ -140,7 +144,17 @@ def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") ->
     ]
 
 
-# --- rows on disk
+@functools.cache
+def commit() -> str | None:
+    """The commit of the checkout that this package is run from; None of an installed one."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+# --- what a trial keeps while it runs
 
 
 def _workdir(trial: Trial) -> Path:
@@ -197,101 +211,6 @@ def _forget(trial: Trial) -> None:
         if ours:
             shutil.rmtree(folder, ignore_errors=True)
             folder.with_name(f".{folder.name}.lock").unlink(missing_ok=True)
-
-
-def rows_path(out: str | Path, experiment: str) -> Path:
-    """The rows file of an experiment in the folder ``out``, which is there or can be made."""
-    path = Path(out) / f"{experiment}.jsonl"
-    if path.is_dir():
-        raise InputError(f"{path} must be a file of rows, and is a folder; move it away, or choose another folder")
-    there = next(folder for folder in path.absolute().parents if folder.exists())
-    if not there.is_dir():
-        raise InputError(f"out must be a folder; {there} is a file; choose another")
-    return path
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of the finished trials in a jsonl file.
-
-    A last line that was cut off is left out, and so are the other rows of a trial that lost one: the next sweep runs
-    it again and repairs the file. A line that stands there twice, as a merge may leave it, counts once.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    rows, cut = [], False
-    seen: dict[tuple[str, str], tuple[int, Row]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            cut = number == len(lines) and line.startswith(b"{")  # no newline follows: it was cut off
-            if not cut:
-                raise InputError(f"{path}, line {number} is not JSON ({error}); mend or remove that line") from None
-        else:
-            row = _checked_row(row, f"{path}, line {number}")
-            first, same = seen.setdefault((row["trial"], _spelled(row["setting"])), (number, row))
-            if same != row:
-                raise InputError(
-                    f"{path}, line {number} has other figures of the trial and setting of line {first}; remove one"
-                )
-            if first == number:
-                rows.append(row)
-    return _of_whole_trials(rows, cut)
-
-
-_ROW = {
-    **dict.fromkeys(("experiment", "method", "scale", "trial"), (str, "text")),
-    **dict.fromkeys(("setting", "validation", "metrics"), (dict, "an object")),
-    **dict.fromkeys(("seed", "parameters", "trial_rows"), (int, "a whole number")),
-    "seconds": (int | float, "a number"),
-    "selected": (bool, "true or false"),
-}
-
-
-def _checked_row(row: Any, where: str) -> Row:
-    """``row`` if it has what a sweep and a report read of it."""
-    given = {"trial_rows": 1, **row} if isinstance(row, dict) else {}  # older rows have none
-    for key, (kind, words) in _ROW.items():
-        if not isinstance(given.get(key), kind):
-            found = "none" if key not in given else repr(given[key])
-            raise InputError(
-                f"{where} is not a row of a trial: {key!r} must be {words}; found {found}; mend or remove that line"
-            )
-    for part in ("validation", "metrics"):
-        for key, value in row[part].items():
-            if not is_number(value):
-                raise InputError(
-                    f"{where} is not a row of a trial: {key!r} of its {part} must be a number; found {value!r}; "
-                    "mend or remove that line"
-                )
-    return row
-
-
-def _of_whole_trials(rows: list[Row], cut: bool) -> list[Row]:
-    """``rows`` without those of trials that lack some.
-
-    Rows of version 0.1.0 and before may not say how many their trial has. Where a line is known to be lost, such a
-    trial must have as many as the longest of its method.
-    """
-    found = Counter(row["trial"] for row in rows)
-    most: Counter[tuple[str, str]] = Counter()
-    for row in rows if cut else []:
-        kind = row["scale"], row["method"]
-        most[kind] = max(most[kind], found[row["trial"]])
-    return [r for r in rows if found[r["trial"]] >= r.get("trial_rows", most[r["scale"], r["method"]])]
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Replace ``path`` by ``rows`` in a fixed order; a reader sees the old file or the new one, never a part."""
-    ordered = sorted(rows, key=lambda row: (row["scale"], row["method"], _spelled(row["setting"]), row["seed"]))
-    write_atomically(path, "".join(_spelled(row) + "\n" for row in ordered))
-
-
-def _spelled(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from typing import Any
 
 from anyorder.checks import InputError, one_of, whole_number
 
+ONE_ORDERING = "_one_ordering"  # ends the name of a figure by one ordering, beside that of the mean over many
+
 Row = dict[str, Any]
 Outcome = dict[str, Any]
 Setting = Mapping[str, Any]
@@ -86,6 +88,10 @@ def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
+# What published rows were declared with: their trials keep their keys.
+_HASHED_AS = {"unlabeled": "unlabelled", "prefixes": "states", "given": "prefix", "random": "subset"}
+
+
 @dataclass(frozen=True)
 class Trial:
     """One training run: everything its rows depend on, and nothing else.
@@ -103,7 +109,10 @@ class Trial:
     @property
     def key(self) -> str:
         """Twelve hexadecimal digits of a hash of the declaration: the same in every process, on every machine."""
-        declaration = [self.experiment, self.method, dict(self.setting), self.seed, self.scale]
+        setting = {_HASHED_AS.get(key, key): value for key, value in self.setting.items()}
+        if "states" in setting:
+            setting["states"] = _HASHED_AS[setting["states"]]
+        declaration = [self.experiment, self.method, setting, self.seed, self.scale]
         return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
 
     def require(self, row: Row) -> None:
