@@ -1,4 +1,4 @@
-"""The real data of the paper and of the signals it names: where each set is found, checked, and read.
+"""The real data of the paper and of the signals it names, as sets; their splits.
 
 Every loader looks in ``ANYORDER_DATA``, then in ``ANYORDER_HOME/data``, and then downloads the original if its
 publisher's checksum is known. A file with a known checksum is checked each time it is read. Labels are
@@ -20,7 +20,9 @@ from torch import Tensor
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.paper.data import formats
-from anyorder.paper.data.sources import HDF5_FOLDER, SOURCES, locate
+from anyorder.paper.data.sources import SOURCES, locate
+
+Part = tuple[np.ndarray, np.ndarray]  # clouds [N, draws, points, 3] and labels [N]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Dataset:
     """A data set as read: training and test sets, and what a fair validation part needs.
 
     ``test`` is None where the data has no split of its own (bags: use :func:`folds`); ``groups [N]`` names the
-    person each training set comes from, where there is one.
+    person or shape each training set comes from, where there is one.
     """
 
     name: str
@@ -45,15 +47,15 @@ class Dataset:
 def mnist() -> Dataset:
     """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
     _, folder = locate("mnist")
-    parts = []
-    for images, labels in (
-        ("train-images-idx3", "train-labels-idx1"),
-        ("t10k-images-idx3", "t10k-labels-idx1"),
-    ):
-        pixels = formats.read_idx(folder / f"mnist/{images}-ubyte.gz")
-        targets = formats.read_idx(folder / f"mnist/{labels}-ubyte.gz")
-        parts.append((pixels.reshape(len(pixels), -1), targets))
-    return _digits("mnist", parts, 255.0)
+
+    def part(name: str) -> Part:
+        pixels, targets = (formats.read_idx(folder / f"mnist/{name}-{kind}-ubyte.gz") for kind in _IDX)
+        return pixels.reshape(len(pixels), -1), targets
+
+    return _digits("mnist", part("train"), part("t10k"), 255.0)
+
+
+_IDX = ("images-idx3", "labels-idx1")
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -62,12 +64,15 @@ def digits(seed: int = 0) -> Dataset:
 
     pixels, targets = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(pixels))
-    return _digits("digits", [(pixels[i], targets[i]) for i in (order[500:], order[:500])], 16.0)
+    train, test = ((pixels[i], targets[i]) for i in (order[500:], order[:500]))
+    return _digits("digits", train, test, 16.0)
 
 
-def _digits(name: str, parts: list[tuple[np.ndarray, np.ndarray]], scale: float) -> Dataset:
-    train, test = (SetData.of((x / scale).astype(np.float32)[:, :, None], y.astype(np.int64)) for x, y in parts)
-    return Dataset(name, train, test, tuple(map(str, range(10))), source=name)
+def _digits(name: str, train: Part, test: Part, scale: float) -> Dataset:
+    def sets(pixels: np.ndarray, targets: np.ndarray) -> SetData:
+        return SetData.of((pixels / scale).astype(np.float32)[:, :, None], targets.astype(np.int64))
+
+    return Dataset(name, sets(*train), sets(*test), tuple(map(str, range(10))), source=name)
 
 
 def local_orderings(samples: int, length: int, windows: Sequence[int], generator: np.random.Generator) -> np.ndarray:
@@ -82,7 +87,6 @@ def local_orderings(samples: int, length: int, windows: Sequence[int], generator
     """
     order = np.tile(np.arange(length, dtype=np.int32), (samples, 1))
     for window in windows:
-        window = whole_number("window", window)
         keys = (np.arange(length) // window) + generator.random((samples, length), dtype=np.float32) * 0.999
         order = np.take_along_axis(order, np.argsort(keys, axis=1), axis=1)
     return order
@@ -93,22 +97,20 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
 
     Each set gets orderings of its own, fixed by ``seed``; training and test sets from separate streams.
     """
-    if not windows:
-        raise InputError("windows must name at least one window size; got none")
-    streams = np.random.default_rng(seed).spawn(2)
+    windows = [whole_number("windows", window) for window in windows]
+
+    def reordered(data: SetData, generator: np.random.Generator) -> SetData:
+        if data.common_length is None:
+            raise InputError("dataset must hold sets of one common size to be perturbed in windows")
+        order = torch.from_numpy(local_orderings(len(data), data.common_length, windows, generator)).long()
+        order += data.offsets[:-1, None]
+        return SetData(data.elements[order.flatten()], data.offsets, data.targets, data.weights)
+
     assert dataset.test is not None
-    train, test = (_reordered(d, windows, g) for d, g in zip((dataset.train, dataset.test), streams, strict=True))
+    first, second = np.random.default_rng(seed).spawn(2)
     name = f"{dataset.name}-perturbed-{'-'.join(map(str, windows))}"
+    train, test = reordered(dataset.train, first), reordered(dataset.test, second)
     return Dataset(name, train, test, dataset.class_names, dataset.source, dataset.groups)
-
-
-def _reordered(data: SetData, windows: Sequence[int], generator: np.random.Generator) -> SetData:
-    length = data.common_length
-    if length is None:
-        raise InputError("only sets of one common size can be perturbed in windows")
-    order = torch.from_numpy(local_orderings(len(data), length, windows, generator)).long()
-    order += data.offsets[:-1, None]
-    return SetData(data.elements[order.flatten()], data.offsets, data.targets, data.weights)
 
 
 # ------------------------------------------------------------------------------------ signals and bags
@@ -119,15 +121,13 @@ def ecg5000() -> Dataset:
     name, folder = locate("ecg5000")
     if name != "ecg5000":
         data = ucr(folder / "ECG5000")
-        _expect(folder / "ECG5000", "beats of each class", _counts(data.train), (292, 177, 10, 19, 2))
-        _expect(folder / "ECG5000", "test beats of each class", _counts(data.test), (2627, 1590, 86, 175, 22))
         assert data.test is not None
-        steps = {*data.train.lengths.tolist(), *data.test.lengths.tolist()}
-        _expect(folder / "ECG5000", "steps in every beat", tuple(sorted(steps)), (140,))
+        found = tuple((data.common_length, *torch.bincount(data.targets).tolist()) for data in (data.train, data.test))
+        beats = ((140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22))
+        _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
         return data
     raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
-    train, test = ((list(raw[f"x_{p}"]), raw[f"y_{p}"].astype(np.int64)) for p in ("train", "test"))
-    return _series("ecg5000", train, test, source=name)
+    return _series("ecg5000", (list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]), name)
 
 
 def ucr(folder: str | Path) -> Dataset:
@@ -138,16 +138,10 @@ def ucr(folder: str | Path) -> Dataset:
     return _series(folder.name.lower(), train, test, source=str(folder))
 
 
-def _series(
-    name: str,
-    train: tuple[list[np.ndarray], np.ndarray],
-    test: tuple[list[np.ndarray], np.ndarray],
-    source: str,
-) -> Dataset:
+def _series(name: str, train: formats.Bags, test: formats.Bags, source: str) -> Dataset:
     classes = np.unique(train[1])
-    unknown = np.setdiff1d(test[1], classes)
-    if unknown.size:
-        raise InputError(f"{name}: the test part has the class {unknown[0]}, which the training part lacks")
+    if not np.isin(test[1], classes).all():
+        raise InputError(f"{source}: the test part has a class that the training part lacks")
     first, second = (SetData.of([x[:, None] for x in xs], np.searchsorted(classes, ys)) for xs, ys in (train, test))
     return Dataset(name, first, second, tuple(map(str, classes)), source)
 
@@ -179,28 +173,25 @@ def bags(name: str) -> Dataset:
 
     There is no test part; see :func:`folds`.
     """
-    one_of("name", name, ("musk1", "elephant"))
-    other = {"musk1": "musk1-uci", "elephant": "elephant-svm"}[name]
+    other = {"musk1": "musk1-uci", "elephant": "elephant-svm"}[one_of("name", name, ("musk1", "elephant"))]
     source, folder = locate("bags", ("bags", other))
     if source == "bags":
         keys = tuple(f"{name}_{key}" for key in ("x", "bag", "y"))
         x, bag, y = formats.read_npz(folder / "mil/mil_bags.npz", keys).values()
         sets = np.split(x, np.flatnonzero(np.diff(bag)) + 1)
-        if len(sets) != len(y):
-            raise InputError(f"{folder / 'mil/mil_bags.npz'}: {len(sets)} bags of {name} and {len(y)} labels")
     else:
-        reader = formats.read_musk if name == "musk1" else formats.read_mil_svm
-        path = folder / SOURCES[other].files[0].path
-        sets, y = reader(path)
+        path = folder / next(iter(SOURCES[other].files))
+        sets, y = (formats.read_musk if name == "musk1" else formats.read_mil_svm)(path)
         shape = len(sets), sum(map(len, sets)), sets[0].shape[1]
-        _expect(
-            path, "bags, instances and features", shape, {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
-        )
+        published = {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
+        _expect(path, "bags, instances and features", shape, published)
     data = SetData.of([s.astype(np.float32) for s in sets], y.astype(np.int64))
     return Dataset(name, data, None, ("negative", "positive"), source)
 
 
 # ------------------------------------------------------------------------------------------ point clouds
+
+_HDF5_NAMES = "modelnet40_ply_hdf5_2048/shape_names.txt"
 
 
 def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
@@ -211,36 +202,27 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     where the file has enough points), and ``groups`` names the shape of each; the test shapes give one each.
     """
     points, draws = whole_number("points", points), whole_number("draws", draws)
-    sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": None}
-    name, folder = locate("modelnet40", [n for n, most in sizes.items() if most is None or points <= most])
-    parts: list[tuple[np.ndarray, np.ndarray]]
-    if name == "modelnet40":
-        parts, names = [], None
-        for part in ("train", "test"):
-            path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
-            raw = formats.read_npz(path, ("points", "label", "scale", "class_names"))
-            clouds = _choose(raw["points"], points, draws if part == "train" else 1, seed)
-            parts.append((clouds.astype(np.float32) * np.float32(raw["scale"]), raw["label"]))
-            names = tuple(map(str, raw["class_names"]))
-        assert names is not None
-    elif name == "modelnet40-hdf5":
-        names = tuple((folder / HDF5_FOLDER / "shape_names.txt").read_text().split())
-        parts = []
-        for part, count in (("train", draws), ("test", 1)):
-            files = [folder / f.path for f in SOURCES[name].files if f"_{part}" in f.path]
-            read = [formats.read_hdf5_clouds(path) for path in files]
-            clouds = np.concatenate([_choose(points_of, points, count, seed) for points_of, _ in read])
-            parts.append((clouds, np.concatenate([labels for _, labels in read])))
-    else:
+    sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": points}
+    name, folder = locate("modelnet40", [n for n, most in sizes.items() if points <= most])
+    if name == "modelnet40-meshes":
         classes, shapes = _mesh_files(folder / "ModelNet40")
         found = len(classes), len(shapes["train"]), len(shapes["test"])
         _expect(folder / "ModelNet40", "classes, training shapes and test shapes", found, (40, 9843, 2468))
         return meshes(folder / "ModelNet40", points, draws=draws, seed=seed)
-    train, test = (
-        SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels.astype(np.int64), clouds.shape[1]))
-        for clouds, labels in parts
-    )
-    return Dataset("modelnet40", train, test, names, name, _shapes(train, draws))
+    parts, names = [], ()
+    for part, count in (("train", draws), ("test", 1)):
+        if name == "modelnet40":
+            path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
+            raw = formats.read_npz(path, ("points", "label", "scale", "class_names"))
+            clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
+            labels, names = raw["label"].astype(np.int64), tuple(map(str, raw["class_names"]))
+        else:
+            files = [formats.read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
+            clouds = np.concatenate([_choose(all_points, points, count, seed) for all_points, _ in files])
+            labels = np.concatenate([labels for _, labels in files])
+            names = tuple((folder / _HDF5_NAMES).read_text().split())
+        parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels, count)))
+    return Dataset("modelnet40", parts[0], parts[1], names, name, _shapes(parts[0], draws))
 
 
 def _shapes(train: SetData, draws: int) -> Tensor | None:
@@ -252,11 +234,10 @@ def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarra
     """``[N, draws, points, 3]`` out of ``[N, T, 3]``: a random ordering of each cloud, read off in pieces."""
     generator = np.random.default_rng(seed)
     shapes, available = clouds.shape[:2]
-    keys = generator.random((shapes, available), dtype=np.float32)
-    orders = [np.argsort(keys, axis=1)]
-    while sum(o.shape[1] // points for o in orders) < draws:
-        orders.append(np.argsort(generator.random((shapes, available), dtype=np.float32), axis=1))
-    pieces = [o[:, i : i + points] for o in orders for i in range(0, available - points + 1, points)]
+    pieces: list[np.ndarray] = []
+    while len(pieces) < draws:
+        order = np.argsort(generator.random((shapes, available), dtype=np.float32), axis=1)
+        pieces += [order[:, i : i + points] for i in range(0, available - points + 1, points)]
     return np.stack([np.take_along_axis(clouds, p[:, :, None], axis=1) for p in pieces[:draws]], axis=1)
 
 
@@ -266,20 +247,21 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
     Each cloud has a random stream of its own, so neither other files nor other draws change it.
     """
     folder = Path(folder)
-    names, files_of = _mesh_files(folder)
+    names, files = _mesh_files(folder)
     parts = []
     for number, (part, count) in enumerate((("train", draws), ("test", 1))):
-        files = files_of[part]
-        if not files:
-            raise InputError(f"{folder} must hold <class>/{part}/*.off or *.ply; found none")
-        clouds = np.empty((len(files) * count, points, 3), dtype=np.float32)
-        for at, (path, _) in enumerate(files):
-            mesh = formats.read_mesh(path)
+        if not files[part]:
+            raise InputError(f"folder must hold <class>/{part}/*.off or *.ply; found none in {folder}")
+        clouds = []
+        for path, _ in files[part]:
+            name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
+            triangles = formats.read_mesh(path)
             for draw in range(count):
-                name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
                 generator = np.random.default_rng([seed, number, name_key, draw])
-                clouds[at * count + draw] = formats.unit_sphere(formats.sample_surface(*mesh, points, generator))
-        parts.append(SetData.of(clouds, np.repeat([label for _, label in files], count)))
+                with formats.reading(path):
+                    cloud = formats.sample_surface(triangles, points, generator)
+                clouds.append(formats.unit_sphere(cloud))
+        parts.append(SetData.of(np.stack(clouds), np.repeat([label for _, label in files[part]], count)))
     return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), _shapes(parts[0], draws))
 
 
@@ -315,19 +297,16 @@ def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | N
     """The indices behind :func:`split`, each rising."""
     fraction = real_number("fraction", fraction, above=0.0, below=1.0)
     generator = np.random.default_rng(seed)
-    chosen = np.zeros(len(data), dtype=bool)
+
+    def drawn(members: np.ndarray) -> np.ndarray:
+        return generator.permutation(members)[: min(max(1, round(fraction * len(members))), len(members) - 1)]
+
     if groups is not None:
-        people = generator.permutation(np.unique(groups.numpy()))
-        if len(people) < 2:
-            raise InputError(f"a split by group needs at least two groups; got {len(people)}")
-        count = min(max(1, round(fraction * len(people))), len(people) - 1)
-        chosen = np.isin(groups.numpy(), people[:count])
+        chosen = np.isin(groups.numpy(), drawn(np.unique(groups.numpy())))
     else:
-        labels = _labels(data)
-        for label in np.unique(labels):
-            rows = generator.permutation(np.flatnonzero(labels == label))
-            count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-            chosen[rows[:count]] = True
+        chosen = np.zeros(len(data), dtype=bool)
+        for rows in _rows_by_class(data):
+            chosen[drawn(rows)] = True
     return torch.from_numpy(np.flatnonzero(~chosen)), torch.from_numpy(np.flatnonzero(chosen))
 
 
@@ -340,20 +319,14 @@ def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, S
 
 def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """``count`` pairs of training and test indices; the test parts are stratified and cover every set once."""
-    labels = _labels(data)
-    count = whole_number("count", count, minimum=2)
-    smallest = int(np.unique(labels, return_counts=True)[1].min())
-    if smallest < count:
-        raise InputError(f"count must be at most {smallest}, the size of the smallest class; got {count}")
+    classes = _rows_by_class(data)
+    count = whole_number("count", count, minimum=2, maximum=min(map(len, classes)))
     generator = np.random.default_rng(seed)
-    fold_of, dealt = np.empty(len(data), dtype=np.int64), 0
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        fold_of[rows] = (dealt + np.arange(len(rows))) % count
+    fold_of, dealt = torch.empty(len(data), dtype=torch.int64), 0
+    for rows in classes:
+        fold_of[generator.permutation(rows)] = (dealt + torch.arange(len(rows))) % count
         dealt += len(rows)
-    tests = [torch.from_numpy(np.flatnonzero(fold_of == fold)) for fold in range(count)]
-    trains = [torch.from_numpy(np.flatnonzero(fold_of != fold)) for fold in range(count)]
-    return list(zip(trains, tests, strict=True))
+    return [((fold_of != fold).nonzero()[:, 0], (fold_of == fold).nonzero()[:, 0]) for fold in range(count)]
 
 
 def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[SetData]:
@@ -364,22 +337,16 @@ def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[
     return [SetData((d.elements - mean) / deviation * spread, d.offsets, d.targets, d.weights) for d in parts]
 
 
-def _expect(path: Path, what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def _rows_by_class(data: SetData) -> list[np.ndarray]:
+    assert data.targets is not None
+    labels = data.targets.numpy()
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def _expect(path: Path, what: str, found: tuple[object, ...], expected: tuple[object, ...]) -> None:
     """Refuse a file without a published checksum whose counts are not those of the published data."""
     if found != expected:
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
-
-
-def _counts(data: SetData | None) -> tuple[int, ...]:
-    assert data is not None
-    assert data.targets is not None
-    return tuple(torch.bincount(data.targets).tolist())
-
-
-def _labels(data: SetData) -> np.ndarray:
-    if data.targets is None or data.targets.is_floating_point() or data.targets.dim() != 1:
-        raise InputError("a stratified split needs one class label a set")
-    return data.targets.numpy()
 
 
 LOADERS: dict[str, Callable[[], Dataset]] = {

@@ -1,157 +1,107 @@
-"""Readers of the file formats the data sets come in, and the safe unpacking of archives.
-
-Every reader takes a path and returns numpy arrays; a file that is not what it should be is an
-:class:`~anyorder._checks.InputError` that names it.
-"""
+"""Readers of the file formats the data sets come in: each takes a path and returns numpy arrays."""
 
 from __future__ import annotations
 
 import gzip
-import math
-import os
+import io
 import re
-import stat
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from anyorder.checks import InputError, whole_number
+from anyorder.checks import InputError, extra
 
-_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+Bags = tuple[list[np.ndarray], np.ndarray]  # arrays [n_i, D] and labels [N]
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn whatever a damaged file makes a parser raise into one error that names the file."""
     try:
         yield
     except (InputError, FileNotFoundError):
         raise
     except Exception as error:
-        raise InputError(f"{path} is not a readable {kind} file: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path} cannot be read, get it again: {' '.join(str(error).split())}") from error
 
 
-def read_idx(path: str | Path) -> np.ndarray:
-    """The array in an idx file (MNIST's format), gzipped or not: ``[N, …]`` in the file's own type."""
-    path = Path(path)
-    with _reading(path, "idx"):
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise InputError(f"{path} is not an idx file: it begins with {raw[:4]!r}")
-    axes, kind = raw[3], np.dtype(_IDX_TYPES[raw[2]])
-    shape = np.frombuffer(raw, ">i4", count=axes, offset=4) if len(raw) >= 4 + 4 * axes else np.array([-1])
-    held = (len(raw) - 4 - 4 * axes) / kind.itemsize
-    if axes == 0 or shape.min() < 0 or held != math.prod(shape.tolist()):
-        raise InputError(f"{path} promises {shape.tolist()} values and holds {held:g}")
-    body = np.frombuffer(raw, kind, offset=4 + 4 * axes)
-    return body.reshape(shape).astype(body.dtype.newbyteorder("="))
+def read_idx(path: Path) -> np.ndarray:
+    """The bytes of a gzipped idx file, MNIST's format: uint8 ``[N, …]``."""
+    with reading(path):
+        raw = gzip.decompress(path.read_bytes())
+        axes = raw[3]
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">i4", axes, offset=4))
 
 
-def read_ucr(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
+def read_ucr(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
     """Series and labels of a UCR text file: a row is a label and its values, split by tabs, commas or blanks.
 
-    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. The archive pads
-    shorter series, so all rows have as many values; a row with fewer was cut off.
+    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. All rows must
+    have as many values, as in the archive: a row with fewer was cut off.
     """
-    path = Path(path)
-    series, labels, width = [], [], None
-    with _reading(path, "UCR text"):
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            row = np.array(line.replace(",", " ").split(), dtype=np.float64)
-            if row.size == 0:
-                continue
-            width = width or row.size
-            if row.size != width:
-                raise InputError(
-                    f"{path}, line {number} has {row.size - 1} values, the lines before it {width - 1}: the file is "
-                    "damaged (get it again), or its shorter series are not padded with NaN as the archive's are"
-                )
-            values = row[1:]
-            values = values[: values.size - np.argmax(~np.isnan(values[::-1]))] if values.size else values
-            if row[0] != int(row[0]) or values.size == 0 or not np.isfinite(values).all():
-                raise InputError(f"{path}, line {number}: expected a whole label and finite values")
-            labels.append(int(row[0]))
-            series.append(values.astype(np.float32))
-    if not series:
-        raise InputError(f"{path} holds no series")
-    return series, np.array(labels, dtype=np.int64)
+    with reading(path):
+        table = np.loadtxt(path.read_text().replace(",", " ").splitlines(), ndmin=2)
+        last = table.shape[1] - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
+        series = [row[1:end].astype(np.float32) for row, end in zip(table, last, strict=True)]
+        if (table[:, 0] % 1).any() or not all(s.size and np.isfinite(s).all() for s in series):
+            raise InputError(f"{path}: expected a whole label and finite values in each line")
+        return series, table[:, 0].astype(np.int64)
 
 
-def read_npz(path: str | Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays ``names`` of an npz file; pickled objects are refused."""
-    path = Path(path)
-    with _reading(path, "npz"), np.load(path, allow_pickle=False) as archive:
-        missing = [name for name in names if name not in archive.files]
-        if missing:
-            raise InputError(f"{path} lacks the array {missing[0]!r}; it holds {', '.join(archive.files)}")
+    with reading(path), np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in names}
 
 
-def read_mesh(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices ``[V, 3]`` and triangles ``[F, 3]`` of an OFF or PLY file; larger faces are cut up."""
-    trimesh = _needs("trimesh", "OFF and PLY meshes")
-    path = Path(path)
-    with _reading(path, "mesh"):
-        try:
-            mesh = trimesh.load_mesh(path, process=False)
-        except ValueError as error:
-            if "unexpected length" not in str(error):
-                raise
-            raise InputError(
-                f"{path} is damaged, or a binary PLY file whose faces differ in their number of corners, which is not "
-                "read: save it as OFF or as ASCII PLY"
-            ) from error
-        vertices = np.asarray(mesh.vertices, dtype=np.float64)
-        faces = np.asarray(mesh.faces, dtype=np.int64)
-        if len(faces) == 0 or faces.min() < 0 or faces.max() >= len(vertices):
-            raise InputError(f"{path} has no faces, or faces of vertices that are not there")
+def read_hdf5_clouds(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Points ``[N, T, 3]`` float32 and labels ``[N]`` of one file of the 2048-point ModelNet40 release."""
+    h5py = extra("h5py", "paper", "an HDF5 file")
+    with reading(path), h5py.File(path, "r") as file:
+        return file["data"][:].astype(np.float32), file["label"][:].astype(np.int64).reshape(-1)
+
+
+def read_mesh(path: Path) -> np.ndarray:
+    """The triangles ``[F, 3, 3]`` of an OFF or PLY file; larger faces are cut up."""
+    trimesh = extra("trimesh", "paper", "a mesh")
+    with reading(path):
+        mesh = trimesh.load_mesh(path, process=False)
         _require_all_faces(path)
-        return vertices, faces
+        return np.asarray(mesh.vertices, dtype=np.float64)[np.asarray(mesh.faces, dtype=np.int64)]
 
 
-_COUNTS_AND_LINES = {  # numbers of vertices and faces, whether a face begins with its corners, and the text
-    ".off": re.compile(rb"OFF\s*(\d+)\s+(\d+)([^\n]*\n)(.*)", re.S),
-    ".ply": re.compile(
-        rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+(property list)?.*?end_header\s(.*)", re.S
-    ),
+_HEADS = {
+    ".off": rb"OFF\s*(\d+)\s+(\d+)[^\n]*\n",
+    ".ply": rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+property list.*?end_header\s",
 }
 
 
 def _require_all_faces(path: Path) -> None:
     """Refuse a text file that ends before the last face its header promises; trimesh takes what is there."""
-    pattern = _COUNTS_AND_LINES.get(path.suffix.lower())
-    promised = pattern.search(re.sub(rb"#[^\n]*", b"", path.read_bytes())) if pattern else None
-    if promised is None:
+    text = re.sub(rb"#[^\n]*", b"", path.read_bytes())
+    head = re.search(_HEADS[path.suffix.lower()], text, re.DOTALL)
+    if head is None:  # binary, where trimesh checks the length
         return
-    vertices, faces = int(promised[1]), int(promised[2])
-    lines = [line for line in promised[4].splitlines() if line.strip()][: vertices + faces]
-    last = lines[-1].split()  # how many corners, and their numbers
-    if len(lines) < vertices + faces or (promised[3] and len(last) <= int(last[0])):
-        raise InputError(f"{path} is cut off: it ends before the last of the {faces} faces it promises; get it again")
+    promised = int(head[1]) + int(head[2])
+    lines = [line.split() for line in text[head.end() :].splitlines() if line.strip()][:promised]
+    if len(lines) < promised or len(lines[-1]) <= int(lines[-1][0]):
+        raise InputError(f"{path} is cut off before the last of its {int(head[2])} faces; get it again")
 
 
-def sample_surface(vertices: np.ndarray, faces: np.ndarray, points: int, generator: np.random.Generator) -> np.ndarray:
-    """``points`` points ``[points, 3]`` drawn uniformly by area from a triangle mesh.
+def sample_surface(triangles: np.ndarray, points: int, generator: np.random.Generator) -> np.ndarray:
+    """``points`` points ``[points, 3]`` drawn uniformly by area from triangles ``[F, 3, 3]``.
 
     A triangle is drawn with probability proportional to its area, then a point
     ``(1 − √u) a + √u (1 − v) b + √u v c`` of it with u, v uniform in [0, 1).
     """
-    points = whole_number("points", points)
-    corners = vertices[faces]  # [F, 3, 3]
-    sides = corners[:, 1:] - corners[:, :1]
+    sides = triangles[:, 1:] - triangles[:, :1]
     area = np.linalg.norm(np.cross(sides[:, 0], sides[:, 1]), axis=1)
-    if not area.sum() > 0:
-        raise InputError("the mesh has no surface to sample: every triangle has area 0")
-    chosen = generator.choice(len(faces), size=points, p=area / area.sum())
+    chosen = generator.choice(len(triangles), size=points, p=area / area.sum())
     root, v = np.sqrt(generator.random(points)), generator.random(points)
     weights = np.stack([1 - root, root * (1 - v), root * v], axis=1)
-    return np.einsum("pc,pcd->pd", weights, corners[chosen])
+    return np.einsum("pc,pcd->pd", weights, triangles[chosen])
 
 
 def unit_sphere(points: np.ndarray) -> np.ndarray:
@@ -160,168 +110,60 @@ def unit_sphere(points: np.ndarray) -> np.ndarray:
     return (centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32)
 
 
-def read_hdf5_clouds(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Points ``[N, T, 3]`` float32 and labels ``[N]`` of one file of the 2048-point ModelNet40 release."""
-    h5py = _needs("h5py", "HDF5 files")
-    path = Path(path)
-    with _reading(path, "HDF5"), h5py.File(path, "r") as file:
-        points = np.asarray(file["data"], dtype=np.float32)
-        labels = np.asarray(file["label"], dtype=np.int64).reshape(-1)
-    if points.ndim != 3 or points.shape[2] != 3 or len(points) != len(labels):
-        raise InputError(
-            f"{path} must hold data [N, T, 3] and one label a cloud; got {points.shape} and {labels.shape}"
-        )
-    return points, labels
-
-
-def read_musk(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
+def read_musk(path: Path) -> Bags:
     """Bags and labels of UCI's ``clean1.data``: molecule, conformation, 166 whole numbers and the class."""
-    path = Path(path)
-    rows: dict[str, list[np.ndarray]] = {}
-    labels: dict[str, int] = {}
-    with _reading(path, "Musk"):
-        for line in filter(None, path.read_text().splitlines()):
-            molecule, _, *values = line.split(",")
-            row = np.array([value.rstrip(".") for value in values], dtype=np.float32)
-            rows.setdefault(molecule, []).append(row[:-1])
-            labels[molecule] = max(labels.get(molecule, 0), int(row[-1]))
-        if len({len(row) for bag in rows.values() for row in bag}) > 1:
-            raise InputError(f"{path} is damaged: its lines have different numbers of values; get it again")
-        bags = [np.stack(bag) for bag in rows.values()]
-    return _sound_bags(path, bags), np.array(list(labels.values()), dtype=np.int64)
+    with reading(path):
+        lines = [line.split(",", 2) for line in path.read_text().split()]
+        table = np.loadtxt([values.rstrip(".") for _, _, values in lines], delimiter=",", ndmin=2)
+        return _bags([molecule for molecule, _, _ in lines], table[:, :-1], table[:, -1])
 
 
-def _sound_bags(path: Path, bags: list[np.ndarray]) -> list[np.ndarray]:
-    if not bags or bags[0].shape[1] == 0:
-        raise InputError(f"{path} holds no bags")
-    for number, bag in enumerate(bags, start=1):
-        if not np.isfinite(bag).all():
-            raise InputError(f"{path}: bag {number} holds NaN or an infinite value; get the file again")
-    return bags
+def read_mil_svm(path: Path) -> Bags:
+    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
+    from sklearn.datasets import load_svmlight_file
 
-
-def read_mil_svm(path: str | Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``.
-
-    A row may have any number of pairs, so only the newline that ends it shows that the last one is whole.
-    """
-    path = Path(path)
-    rows: dict[str, list[dict[int, float]]] = {}
-    labels: dict[str, int] = {}
-    with _reading(path, "sparse bag"):
+    with reading(path):
         text = path.read_text()
-        for line in text.splitlines():
-            line = line.split("#")[0].strip()
-            if not line:
-                continue
-            head, *pairs = line.split()
-            _, bag, label = head.split(":")
-            rows.setdefault(bag, []).append({int(i): float(v) for i, v in (p.split(":") for p in pairs)})
-            labels[bag] = max(labels.get(bag, 0), int(float(label) > 0))
-        width = max((max(row, default=0) for bag_rows in rows.values() for row in bag_rows), default=0)
-        bags = []
-        for bag_rows in rows.values():
-            dense = np.zeros((len(bag_rows), width), dtype=np.float32)
-            for at, row in enumerate(bag_rows):
-                for index, value in row.items():
-                    if index < 1:
-                        raise InputError(f"{path}: feature numbers begin at 1; got {index}")
-                    dense[at, index - 1] = value
-            bags.append(dense)
-    bags = _sound_bags(path, bags)
-    if not text.endswith("\n"):
-        raise InputError(f"{path} is cut off: its last line has no end; get it again, or add a newline if it is whole")
-    return bags, np.array(list(labels.values()), dtype=np.int64)
+        if not text.endswith("\n"):  # the only sign that the last value is whole
+            raise InputError(f"{path} is cut off in its last line; get it again, or add a newline if it is whole")
+        rows = [line.partition(" ") for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        heads = [head.split(":") for head, _, _ in rows]
+        sparse = "".join(f"0 {pairs}\n" for _, _, pairs in rows).encode()
+        elements, _ = load_svmlight_file(io.BytesIO(sparse), zero_based=False)
+        return _bags([bag for _, bag, _ in heads], elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
 
 
-def cut_recordings(folder: str | Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:
+def _bags(owners: list[str], elements: np.ndarray, positive: np.ndarray) -> Bags:
+    """The rows of each owner, in the order of their first row; a bag is positive if one of its rows is."""
+    rows: dict[str, list[int]] = {}
+    for row, owner in enumerate(owners):
+        rows.setdefault(owner, []).append(row)
+    return [elements[r].astype(np.float32) for r in rows.values()], np.array(
+        [int(positive[r].max()) for r in rows.values()]
+    )
+
+
+def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:
     """Windows of the HAPT recordings: ``x [N, steps, 6]``, ``y [N]`` (0 to 5), ``subject [N]``, ``recording [N]``.
 
     ``folder`` is the archive's ``RawData``: ``labels.txt`` (recording, subject, activity, first and last
     sample) beside ``acc_expNN_userNN.txt`` and ``gyro_expNN_userNN.txt``. Windows lie inside one labelled
     stretch of the six basic activities; postural transitions (7 to 12) are left out.
     """
-    folder = Path(folder)
-    windows, activities, subjects, recordings = [], [], [], []
-    signals: dict[tuple[int, int], np.ndarray] = {}
-    with _reading(folder, "HAPT RawData"):
-        labels = np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2)
-        for recording, subject, activity, first, last in labels:
+    windows, rows = [], []
+    signals: dict[str, np.ndarray] = {}
+    with reading(folder):
+        for recording, subject, activity, first, last in np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2):
             if activity > 6:
                 continue
-            key = int(recording), int(subject)
-            if key not in signals:
-                tail = f"exp{recording:02d}_user{subject:02d}.txt"
+            tail = f"exp{recording:02d}_user{subject:02d}.txt"
+            if tail not in signals:
                 parts = [np.loadtxt(folder / f"{kind}_{tail}", dtype=np.float32) for kind in ("acc", "gyro")]
-                signals[key] = np.concatenate(parts, axis=1)
-            if last > len(signals[key]):
-                raise InputError(
-                    f"{folder}: recording {recording} is cut off: it has {len(signals[key])} samples, and labels.txt "
-                    f"names sample {last}; get the recordings again"
-                )
-            stretch = signals[key][first - 1 : last]
-            for start in range(0, len(stretch) - steps + 1, stride):
-                windows.append(stretch[start : start + steps])
-                activities.append(activity - 1)
-                subjects.append(subject)
-                recordings.append(recording)
-    if not windows:
-        raise InputError(f"{folder} holds no stretch of {steps} samples of a basic activity")
-    cut = {"y": activities, "subject": subjects, "recording": recordings}
-    return {"x": np.stack(windows), **{key: np.array(values) for key, values in cut.items()}}
-
-
-def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
-    """Unpack a zip or tar file into ``folder``; nothing in it may leave the folder.
-
-    Absolute names, ``..``, links and devices are refused before anything is written. Returns the files.
-    """
-    archive, folder = Path(archive), Path(folder)
-    root = folder.resolve()
-
-    def inside(name: str) -> Path:
-        target = (root / name.replace("\\", "/")).resolve()
-        if Path(name).is_absolute() or target == root or not target.is_relative_to(root):
-            raise InputError(f"{archive} wants to write outside its folder: {name!r}; nothing was unpacked")
-        return target
-
-    def plain(name: str, ordinary: bool) -> None:
-        if not ordinary:
-            raise InputError(f"{archive} holds a link or device: {name!r}; nothing was unpacked")
-
-    with _reading(archive, "zip or tar"):
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                files = [(info, inside(info.filename)) for info in zipped.infolist() if not info.is_dir()]
-                for info, _ in files:
-                    kind = stat.S_IFMT(info.external_attr >> 16)
-                    plain(info.filename, kind in (0, stat.S_IFREG))
-                for info, target in files:
-                    _write(target, zipped.read(info))
-                return [target for _, target in files]
-        with tarfile.open(archive) as tar:
-            members = [(info, inside(info.name)) for info in tar.getmembers() if not info.isdir()]
-            for member, _ in members:
-                plain(member.name, member.isreg())
-            for member, target in members:
-                stream = tar.extractfile(member)
-                _write(target, stream.read() if stream else b"")
-            return [target for _, target in members]
-
-
-def _write(target: Path, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, target)
-
-
-def _needs(module: str, what: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InputError(
-            f"reading {what} needs {module}: pip install -c constraints.txt '.[mesh]' in a checkout"
-        ) from None
+                signals[tail] = np.concatenate(parts, axis=1)
+            if last > len(signals[tail]):
+                raise InputError(f"{folder}: recording {recording} ends before the sample {last} of labels.txt")
+            for start in range(first - 1, last - steps + 1, stride):
+                windows.append(signals[tail][start : start + steps])
+                rows.append((activity - 1, subject, recording))
+        y, subject, recording = np.array(rows).T
+        return {"x": np.stack(windows), "y": y, "subject": subject, "recording": recording}
