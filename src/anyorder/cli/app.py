@@ -243,7 +243,7 @@ def data_where(name: str | None = typer.Argument(None, help="Print the files of 
         others = [n for n, s in sources.SOURCES.items() if s.dataset == source.dataset and sources.where(n)]
         advice = f"the same data is here as {others[0]} (anyorder data where {others[0]})" if others else source.advice
         raise InputError(f"{name} is in none of the folders searched ({places}); {advice}")
-    typer.echo("\n".join(str(folder / file.path) for file in sources.SOURCES[name].files))
+    typer.echo("\n".join(str(folder / file) for file in sources.SOURCES[name].files))
 
 
 @app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")

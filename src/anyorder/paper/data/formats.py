@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ Bags = tuple[list[np.ndarray], np.ndarray]  # arrays [n_i, D] and labels [N]
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes a parser raise into one error that names the file."""
+    """Turn whatever a damaged file makes a parser raise or warn of into one error that names the file."""
     try:
-        yield
+        with warnings.catch_warnings(action="error", category=UserWarning):  # numpy's, of a file without a line
+            yield
     except (InputError, FileNotFoundError):
         raise
     except Exception as error:
