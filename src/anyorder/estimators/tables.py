@@ -1,31 +1,92 @@
-"""Ragged sets in memory, and how long tables become them.
+"""Long tables as sets: frames and files in, :class:`SetData` and a schema that reads the next table out.
 
-A long table has one row an element, a column that says which set the row belongs to, and feature columns.
-It is read in blocks, so memory stays proportional to the numbers kept, not to the text of the file.
+A long table has one row an element, a column that names the row's set, and feature columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gzip
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+import rich.console
+import rich.progress
 import torch
 from torch import Tensor
 
-from anyorder.checks import InputError, one_of, real_number
+from anyorder.checks import InputError, InputTypeError, one_of, real_number
 from anyorder.data.sets import SetData
-from anyorder.estimators.columns import Columns, Feature, column_names
+from anyorder.files import table_ending
 
 TASKS = ("classification", "regression")
 MISSING = ("error", "drop-row", "mean", "zero")
+MOST_CATEGORIES = 1000
+_ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
+Columns = dict[str, pa.Array]  # the columns of a table by name
+_UNREADABLE = (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """How one column becomes numbers: ``(value - mean) / scale``, or one 0/1 column a category."""
+
+    name: str
+    kind: str  # "number" or "category"
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return 1 if self.kind == "number" else len(self.categories)
+
+    @classmethod
+    def learn(cls, name: str, values: pa.Array) -> Feature:
+        """The feature of a training column, whose values are float64 or string (:func:`_values`)."""
+        values = values.drop_null()
+        if len(values) == 0:
+            raise InputError(f"feature {name!r} has no values; leave it out of the features")
+        if pa.types.is_string(values.type):
+            known = sorted(values.unique().to_pylist())
+            if len(known) > MOST_CATEGORIES:
+                raise InputError(
+                    f"feature {name!r} is text with {len(known)} different values, more than {MOST_CATEGORIES}; "
+                    "leave it out of the features, or turn it into numbers"
+                )
+            return cls(name, "category", categories=tuple(known))
+        with np.errstate(over="ignore", invalid="ignore"):
+            numbers = values.to_numpy()
+            mean, scale = float(numbers.mean()), float(numbers.std())
+        if not np.isfinite(scale):
+            raise InputError(f"feature {name!r} holds infinite numbers, or numbers beyond 1e150; correct them")
+        return cls(name, "number", mean, scale if scale > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+
+    def encode(self, values: pa.Array, missing: str) -> tuple[np.ndarray, int]:
+        """Columns ``[rows, width]``, and the number of rows whose category is unknown (all zeros)."""
+        if self.kind == "number":
+            column = (values.to_numpy(zero_copy_only=False) - self.mean) / self.scale
+            gap = -self.mean / self.scale if missing == "zero" else 0.0
+            return np.where(np.isnan(column), gap, column)[:, None], 0
+        codes = pd.Index(self.categories).get_indexer(pd.Index(values.to_pandas()))
+        unseen = (codes < 0) & ~values.is_null().to_numpy(zero_copy_only=False)
+        return codes[:, None] == np.arange(self.width), int(unseen.sum())
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """What was learnt from a training table, so that another table can be read the same way.
+    """What was learnt from a training table, to read another table the same way.
 
     ``classes`` are the target's values in the order of the class numbers, None for regression.
     """
@@ -49,7 +110,7 @@ class TableSchema:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
-        """The schema that :meth:`to_dict` wrote; anything else is refused."""
+        """The schema that :meth:`to_dict` wrote."""
         try:
             features = tuple(
                 Feature(
@@ -57,24 +118,15 @@ class TableSchema:
                     kind=one_of("kind", f["kind"], ("number", "category")),
                     mean=real_number("mean", f["mean"]),
                     scale=real_number("scale", f["scale"], above=0),
-                    categories=tuple(str(c) for c in f["categories"]),
+                    categories=tuple(map(str, f["categories"])),
                 )
                 for f in values["features"]
             )
-            task, classes = one_of("task", values["task"], (None, *TASKS)), values["classes"]
-            if (classes is not None) != (task == "classification"):
-                raise InputError(f"task {task!r} does not go with classes {classes!r}")
-            if classes is not None and not all(isinstance(c, (str, int, float)) for c in list(classes)):
-                raise InputError("classes must be names or numbers")
-            return cls(
-                set_id=str(values["set_id"]),
-                features=features,
-                target=None if values["target"] is None else str(values["target"]),
-                time=None if values["time"] is None else str(values["time"]),
-                missing=one_of("missing", values["missing"], MISSING),
-                task=task,
-                classes=None if classes is None else tuple(classes),
-            )
+            one_of("task", values["task"], TASKS if values["target"] else (None,))
+            one_of("missing", values["missing"], MISSING)
+            classes = tuple(values["classes"]) if values["task"] == "classification" else None
+            hash(classes)  # names and numbers; not lists
+            return cls(**{**values, "features": features, "classes": classes})
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
 
@@ -93,26 +145,31 @@ class TableSchema:
         ]
 
     def read(self, source: Any, *, with_target: bool | None = False, progress: bool | None = None) -> Table:
-        """Read another table with the same columns; its target is ignored unless asked for (None: if it is there).
+        """Another table with the same columns. ``with_target=None`` reads the target if it is there.
 
-        Every set of the table stays, even one whose rows were all dropped (it is then empty).
+        Every set of the table stays. A set whose rows were all dropped is empty.
         """
+        names = column_names(source)
         if with_target is None:
-            with_target = self.target in column_names(source)
-        columns = self._gather(source, self.set_id, self.target if with_target else None, self.time, progress)
-        return _table(columns, self)
+            with_target = self.target in names
+        wanted = {"set_id": self.set_id, "time": self.time, "target": self.target if with_target else None}
+        features = [feature.name for feature in self.features]
+        _check_columns(names, {**wanted, "features": features})
+        return _sets(_load(source, [*filter(None, wanted.values()), *features], progress), wanted, self, source)
 
     def encode(self, rows: Any) -> Tensor:
-        """Rows (a DataFrame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
-        elements, _ = self._gather(rows, None, None, None, False).encoded(self.features, None)
-        return torch.from_numpy(elements)
+        """Rows (a frame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
+        features = [feature.name for feature in self.features]
+        _check_columns(column_names(rows), {"features": features})
+        elements, keep, _ = _elements(_load(rows, features, False), self, rows)
+        return torch.from_numpy(elements[keep])
 
     def decode(self, elements: Any) -> np.ndarray:
-        """Elements ``[n, D]`` as they stood in the table, a column a feature: its number, or its category's name.
+        """Elements ``[n, D]`` as they stood in the table: a column a feature, its number or its category.
 
         >>> drug = Feature("drug", "category", categories=("x", "y"))
         >>> schema = TableSchema("patient", (Feature("dose", "number", mean=5.0, scale=2.0), drug))
-        >>> schema.decode([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]).tolist()  # the second: of no category it knows
+        >>> schema.decode([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]).tolist()  # the second has an unknown category
         [[7.0, 'y'], [5.0, '–']]
         """
         values = np.asarray(elements, dtype=np.float64)
@@ -128,15 +185,6 @@ class TableSchema:
             at += feature.width
         return rows
 
-    def _gather(
-        self, source: Any, set_id: str | None, target: str | None, order: str | None, progress: bool | None
-    ) -> Columns:
-        kinds = {feature.name: feature.kind for feature in self.features}
-        columns = Columns(source, set_id, target, order, [*kinds], kinds, self.missing, progress)
-        if target is not None:
-            columns.label(self.task, self.classes)
-        return columns
-
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -149,43 +197,29 @@ class Table:
     dropped: int  # rows left out by missing="drop-row"
 
 
-def read_table(
-    source: Any,
-    *,
-    set_id: str,
-    target: str | None = None,
-    time: str | None = None,
-    features: Sequence[str] | None = None,
-    categorical: Sequence[str] = (),
-    missing: str = "error",
-    task: str | None = None,
-    progress: bool | None = None,
-) -> tuple[SetData, TableSchema]:
-    """Read a long table (CSV, Parquet, npz, or a DataFrame) into sets, and say how it was encoded.
+def read_table(source: Any, **options: Any) -> tuple[SetData, TableSchema]:
+    """Sets and the schema that encodes them, from a long table.
 
-    Rows of one ``set_id`` form a set, in the order of the ``time`` column (else of the rows). ``features``
-    defaults to every other column: numbers are standardised, text and ``categorical`` columns become one 0/1
-    column a category. ``missing``: "error", "drop-row", "mean", or "zero". A text or boolean ``target`` means
-    classification and a float one regression; otherwise ``task`` decides. ``progress=None`` shows a bar on a
-    terminal.
+    Args:
+        source: The path of a CSV, TSV, Parquet or npz file (``.csv.gz`` too), a DataFrame, an Arrow table, or a
+            mapping of columns.
+        set_id: Name of the column that names each row's set.
+        target: Name of the target column. A text or boolean target means classification, a float one regression.
+        time: Name of the column of times that orders the rows of a set. Default: the order of the rows.
+        features: Names of the feature columns. Default: every other column.
+        categorical: Features to read as categories although they are numbers.
+        missing: What to do about missing features: "error" (default), "drop-row", "mean" or "zero".
+        task: "classification" or "regression". A target of whole numbers needs it.
+        progress: Whether to show a bar. Default: on a terminal.
 
-    >>> import pandas as pd
+    Numbers are standardised. A text or categorical feature becomes one 0/1 column a category.
+
     >>> rows = pd.DataFrame({"day": [1, 1, 2], "load": [1.0, 3.0, 2.0], "sort": ["a", "b", "a"], "ok": ["y", "y", "n"]})
     >>> data, schema = read_table(rows, set_id="day", target="ok")
     >>> data.lengths.tolist(), data.targets.tolist(), schema.classes, data.elements.shape
     ([2, 1], [1, 0], ('n', 'y'), torch.Size([3, 3]))
     """
-    table = learn_table(
-        source,
-        set_id=set_id,
-        target=target,
-        time=time,
-        features=features,
-        categorical=categorical,
-        missing=missing,
-        task=task,
-        progress=progress,
-    )
+    table = learn_table(source, **options)
     return table.data, table.schema
 
 
@@ -201,52 +235,305 @@ def learn_table(
     task: str | None = None,
     progress: bool | None = None,
 ) -> Table:
-    """:func:`read_table` with all that was found: set ids, rows dropped."""
+    """The whole :class:`Table` that :func:`read_table` reads, with set ids and dropped rows."""
     one_of("missing", missing, MISSING)
-    if task is not None:
-        one_of("task", task, TASKS)
-    set_id = str(set_id)  # a DataFrame may name its columns by numbers; read, they are text
-    target, time = (None if name is None else str(name) for name in (target, time))
-    features = None if features is None else [str(name) for name in features]
-    kinds = {str(name): "category" for name in categorical}
-    columns = Columns(source, set_id, target, time, features, kinds, missing, progress)
-    if columns.rows == 0:
-        raise InputError(f"every row of {columns.source} has a missing value; drop-row leaves nothing to learn from")
-    learnt = tuple(columns.learn(name) for name in columns.names)
-    found, classes = (None, None) if target is None else columns.label(task, None)
-    table = _table(columns, TableSchema(set_id, learnt, target, time, missing, found, classes))
-    keep = table.data.lengths > 0
-    if bool(keep.all()):
-        return table
-    ids = table.set_ids.filter(pa.array(keep.numpy()))
-    return Table(table.data.select(keep), table.schema, ids, table.unseen, table.dropped)
+    one_of("task", task, (None, *TASKS))
+    roles = {"set_id": set_id, "time": time, "target": target}
+    wanted = {role: None if name is None else str(name) for role, name in roles.items()}  # pandas may name by numbers
+    special = [name for name in wanted.values() if name is not None]
+    available = column_names(source)
+    chosen = [name for name in available if name not in special] if features is None else [*map(str, features)]
+    if not chosen or (features is None and _ROW_NUMBERS & {*chosen}):
+        raise InputError(
+            f"{_called(source)} must have feature columns, all with names; got {chosen[:3]} besides {special} (pandas "
+            "writes row numbers without a name; to_csv(index=False) leaves them out)"
+        )
+    categories = [str(name) for name in categorical]
+    _check_columns(available, {**wanted, "features": chosen})
+    for name in categories:
+        one_of("categorical", name, chosen)
+    table = _load(source, [*special, *chosen], progress)
+    kinds = {name: "category" if name in categories else _guess_kind(name, table[name]) for name in chosen}
+    values = {name: _values(name, table[name], kind, source) for name, kind in kinds.items()}
+    keep = _keep(values, missing, source)
+    if not keep.any():
+        raise InputError(f"{_called(source)} has no rows to learn from, or missing='drop-row' leaves none")
+    learnt = tuple(Feature.learn(name, column.filter(pa.array(keep))) for name, column in values.items())
+    classes = None
+    if target is not None:
+        task, classes = _task(table[str(target)].filter(pa.array(keep)), str(target), task)
+    schema = TableSchema(str(set_id), learnt, wanted["target"], wanted["time"], missing, task, classes)
+    whole = _sets(table, wanted, schema, source)
+    some = whole.data.lengths > 0
+    if bool(some.all()):
+        return whole
+    ids = whole.set_ids.filter(pa.array(some.numpy()))
+    return Table(whole.data.select(some), schema, ids, whole.unseen, whole.dropped)
 
 
-def _table(columns: Columns, schema: TableSchema) -> Table:
-    """Group the rows gathered into sets: by id, then by the order column, ties as in the table."""
-    sets, ids = columns.set_numbers()
-    order = columns.order_keys()
-    rank = None
-    if order is not None or bool((sets[1:] < sets[:-1]).any()):
-        rows = np.argsort(sets, kind="stable") if order is None else np.lexsort((order, sets))
-        rank = np.empty_like(rows)
-        rank[rows] = np.arange(len(rows))
-        sets = sets[rows]
-    lengths = np.bincount(sets, minlength=len(ids))
+# From columns to sets ----------------------------------------------------------------------------------------------
+
+
+def _sets(table: Columns, wanted: Mapping[str, str | None], schema: TableSchema, source: Any) -> Table:
+    """The rows grouped by set in the order of first appearance, sorted by time; ties stay as in the table."""
+    for role, name in wanted.items():
+        if name is not None:
+            _refuse(_nulls(table[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
+    elements, keep, unseen = _elements(table, schema, source)
+    ids = table[schema.set_id].dictionary_encode()
+    sets = ids.indices.to_numpy()
+    rows = np.flatnonzero(keep)
+    keys = [sets[rows]]
+    if wanted["time"] is not None:
+        keys.insert(0, _ranks(table[wanted["time"]], wanted["time"], source)[rows])
+    rows = rows[np.lexsort(keys)]
+    lengths = np.bincount(sets[rows], minlength=len(ids.dictionary))
     offsets = np.concatenate([[0], lengths.cumsum()])
     targets = None
-    if columns.labels is not None:
-        labels = columns.labels if rank is None else columns.labels[rows]
-        of_set = np.zeros(len(ids), dtype=labels.dtype)
-        of_set[lengths > 0] = labels[offsets[:-1][lengths > 0]]
-        varies = labels != of_set[sets]
-        if varies.any():
-            at = sets[int(varies.argmax())]
-            raise InputError(
-                f"target {schema.target!r} must be the same in every row of a set; it varies inside set "
-                f"{ids[at].as_py()!r} ({schema.set_id} column): give each set one target"
-            )
-        targets = torch.from_numpy(of_set if schema.classes else of_set.astype(np.float64))
-    elements, unseen = columns.encoded(schema.features, rank)
-    data = SetData(torch.from_numpy(elements), torch.from_numpy(offsets), targets)
-    return Table(data, schema, ids, unseen, columns.dropped)
+    if wanted["target"] is not None:
+        labels = _labels(table[wanted["target"]], keep, schema, source)
+        of_set = np.zeros(len(lengths), dtype=labels.dtype)
+        of_set[sets[rows]] = labels[rows]
+        advice = f"give each set ({schema.set_id}) one target"
+        _refuse(keep & (labels != of_set[sets]), f"target {schema.target!r} varies inside a set", source, advice)
+        targets = torch.from_numpy(of_set)
+    data = SetData(torch.from_numpy(elements[rows]), torch.from_numpy(offsets), targets)
+    return Table(data, schema, ids.dictionary, unseen, int((~keep).sum()))
+
+
+def _elements(table: Columns, schema: TableSchema, source: Any) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """``elements [rows, D]`` float32, the rows to keep, and how many rows of each feature hold unknown categories."""
+    values = {f.name: _values(f.name, table[f.name], f.kind, source) for f in schema.features}
+    keep = _keep(values, schema.missing, source)
+    elements = np.empty((len(keep), schema.width), dtype=np.float32)
+    unseen = {}
+    at = 0
+    for feature in schema.features:
+        block, unknown = feature.encode(values.pop(feature.name), schema.missing)
+        what = f"feature {feature.name!r} is infinite, or too far from the training values (mean {feature.mean:.3g})"
+        _refuse((np.abs(block) > np.finfo(np.float32).max).any(1), what, source, "correct it, or leave the row out")
+        elements[:, at : at + feature.width] = block
+        at += feature.width
+        if unknown:
+            unseen[feature.name] = unknown
+    return elements, keep, unseen
+
+
+def _keep(values: Mapping[str, pa.Array], missing: str, source: Any) -> np.ndarray:
+    """The rows to keep: all of them, or those without a gap."""
+    gaps = {name: _nulls(column) for name, column in values.items()}
+    if missing == "error":
+        for name, gap in gaps.items():
+            _refuse(gap, f"feature {name!r} is missing", source, "fill the gaps, or choose another rule for missing")
+    complete = ~np.any([*gaps.values()], axis=0)
+    return complete if missing == "drop-row" else np.ones_like(complete)
+
+
+def _guess_kind(name: str, column: pa.Array) -> str:
+    """Numbers or categories. A text column holds numbers if most of its first values are numbers."""
+    if pa.types.is_string(column.type):
+        return "number" if _parsed(column.drop_null()[:1000]).notna().mean() > 0.5 else "category"
+    if _is_number(column.type):
+        return "number"
+    raise InputError(
+        f"feature {name!r} is of type {column.type}, neither number nor text; turn it into numbers, use it as time, or "
+        "leave it out of the features"
+    )
+
+
+def _values(name: str, column: pa.Array, kind: str, source: Any) -> pa.Array:
+    """A feature's values as float64 or, of a category, as text; null where one is missing."""
+    if kind == "category":
+        return column.cast(pa.string())
+    if not pa.types.is_string(column.type):
+        return column.cast(pa.float64(), safe=False)  # safe refuses whole numbers beyond 2**53
+    numbers = _parsed(column).to_numpy()
+    texts = np.isnan(numbers) & ~_nulls(column)
+    shown = column[int(texts.argmax())].as_py() if texts.any() else ""
+    what = f"feature {name!r} holds text among its numbers: {shown!r}"
+    _refuse(texts, what, source, "correct it, or name the column in categorical")
+    return pa.array(numbers, from_pandas=True)
+
+
+def _parsed(texts: pa.Array) -> pd.Series:
+    """Texts as float64: true is 1, false is 0, NaN where a text is no number."""
+    plain = texts.to_pandas().astype("str").str.strip().str.lower().replace({"true": "1", "false": "0"})
+    return pd.to_numeric(plain.where(plain.str.isascii()), errors="coerce").astype("float64")
+
+
+def _ranks(column: pa.Array, name: str, source: Any) -> np.ndarray:
+    """Whole numbers in the order of the times; equal times have equal numbers."""
+    if not pa.types.is_string(column.type):
+        return pc.rank(column, tiebreaker="dense").to_numpy()
+    texts = column.to_pandas().str.strip()
+    times = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
+    read = max(pd.to_numeric(texts, errors="coerce"), times, key=lambda values: values.notna().sum())
+    advice = "write all times as numbers, or all like 2024-05-31 12:00:00"
+    _refuse(read.isna().to_numpy(), f"time column {name!r} cannot be read", source, advice)
+    return pd.factorize(read, sort=True)[0]
+
+
+def _task(column: pa.Array, name: str, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
+    """The task of a target column, and the classes in their order."""
+    values = _target_values(column.unique(), task)
+    kind = values.dtype.kind
+    mixed = kind == "O" and pd.to_numeric(pd.Series(values), errors="coerce").notna().any()
+    if task is None and (kind in "iu" or mixed):
+        raise InputError(
+            f"target {name!r} may hold classes or amounts (such as {values[:3]}); say which with the task "
+            "(classification or regression)"
+        )
+    task = task or ("regression" if kind == "f" else "classification")
+    if task == "regression":
+        return task, None
+    whole = kind != "f" or bool(((values % 1 == 0) & (np.abs(values) < 2**63)).all())
+    if not whole or len(values) < 2:
+        raise InputError(f"target {name!r} must hold two classes or more, names or whole numbers; got {values[:3]}")
+    return task, tuple(sorted((values.astype(np.int64) if kind == "f" else values).tolist()))
+
+
+def _labels(column: pa.Array, keep: np.ndarray, schema: TableSchema, source: Any) -> np.ndarray:
+    """The target of each row: its class number, or its value as float64. Rows that are not kept may hold anything."""
+    codes = column.dictionary_encode()
+    rows = codes.indices.to_numpy()
+    if schema.classes is None:
+        values = pd.to_numeric(pd.Series(_target_values(codes.dictionary, "regression")), errors="coerce")
+        numbers = values.to_numpy(dtype=np.float64)[rows]
+        far = ~(np.abs(numbers) <= np.finfo(np.float32).max)
+        _refuse(keep & far, f"target {schema.target!r} is no number that float32 holds", source, "correct it")
+        return numbers
+    text = pa.types.is_string(codes.dictionary.type) and isinstance(schema.classes[0], str)
+    values = codes.dictionary.to_pylist() if text else _target_values(codes.dictionary, schema.task).tolist()
+    known = {c: number for number, c in enumerate(schema.classes)}
+    labels = np.array([known.get(value, -1) for value in values])[rows]
+    unknown = keep & (labels < 0)
+    shown = values[rows[unknown.argmax()]]
+    advice = f"the model's classes are {', '.join(map(str, schema.classes[:10]))}"
+    _refuse(unknown, f"target {schema.target!r} holds an unknown class ({shown!r})", source, advice)
+    return labels
+
+
+def _target_values(distinct: pa.Array, task: str | None) -> np.ndarray:
+    """The distinct values of a target as booleans, whole numbers, floats or, if not all are numbers, as texts."""
+    if not pa.types.is_string(distinct.type):
+        return distinct.to_numpy(zero_copy_only=False) if _is_number(distinct.type) else np.array(distinct.to_pylist())
+    texts = distinct.to_pandas().str.strip()
+    if texts.str.lower().isin(["true", "false"]).all():
+        return (texts.str.lower() == "true").to_numpy(dtype=bool)
+    numbers = pd.to_numeric(texts, errors="coerce")
+    return distinct.to_numpy(zero_copy_only=False) if numbers.isna().any() else numbers.to_numpy()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _nulls(column: pa.Array) -> np.ndarray:
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _refuse(bad: np.ndarray, what: str, source: Any, advice: str) -> None:
+    """Raise an error that names the first rows where ``bad``, counted from 1."""
+    if bad.any():
+        rows = ", ".join(map(str, np.flatnonzero(bad)[:3] + 1)) + (", …" if bad.sum() > 3 else "")
+        raise InputError(f"{what} in row {rows} of {_called(source)}; {advice}")
+
+
+def _check_columns(available: list[str], wanted: Mapping[str, Any]) -> None:
+    """Refuse columns that are not there, and one column in two places."""
+    named = [name for names in wanted.values() for name in ([names] if isinstance(names, str) else names or [])]
+    for names in (available, named):
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InputError(f"column {twice[0]!r} is there twice; name each column once, for one purpose")
+    for role, names in wanted.items():
+        for name in [names] if isinstance(names, str) else names or []:
+            one_of(role, name, available)
+
+
+# From files and frames to columns ----------------------------------------------------------------------------------
+
+
+def _called(source: Any) -> str:
+    return str(source) if isinstance(source, (str, Path)) else "the table"
+
+
+def column_names(source: Any) -> list[str]:
+    """The names of a table's columns. Of a CSV or Parquet file, only the header is read."""
+    if not isinstance(source, (str, Path)) or table_ending(source) == "npz":
+        return [*_load(source, None, False)]
+    with _opened(Path(source), False) as file:
+        if table_ending(source) in ("parquet", "pq"):
+            return pyarrow.parquet.read_schema(file).names
+        return pyarrow.csv.open_csv(file, parse_options=_separated(source)).schema.names
+
+
+def _load(source: Any, columns: list[str] | None, progress: bool | None) -> Columns:
+    """Some columns of a table, or all: dictionaries as what they stand for, NaN as null, CSV as text."""
+    if not isinstance(source, (str, Path)):
+        table = _as_arrow(source)
+    else:
+        with _opened(Path(source), progress) as file:
+            if table_ending(source) == "npz":
+                table = _as_arrow(_npz_columns(file))
+            elif table_ending(source) in ("parquet", "pq"):
+                table = pyarrow.parquet.read_table(file, columns=columns)
+            else:
+                convert = pyarrow.csv.ConvertOptions(
+                    column_types=dict.fromkeys(columns or [], pa.string()),
+                    include_columns=columns,
+                    strings_can_be_null=True,
+                )
+                table = pyarrow.csv.read_csv(file, parse_options=_separated(source), convert_options=convert)
+    return {name: _plain(table[name]) for name in columns or table.column_names}
+
+
+def _separated(path: str | Path) -> pyarrow.csv.ParseOptions:
+    return pyarrow.csv.ParseOptions(delimiter="\t" if table_ending(path) == "tsv" else ",", newlines_in_values=True)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type) or pa.types.is_null(array.type):
+        array = array.cast(pa.string())
+    return pc.if_else(array.is_null(nan_is_null=True), None, array) if pa.types.is_floating(array.type) else array
+
+
+def _as_arrow(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pd.DataFrame):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if hasattr(rows, "to_arrow"):  # polars
+        return rows.to_arrow()
+    if not isinstance(rows, Mapping):
+        raise InputTypeError(f"source must be a path, a DataFrame or a mapping of columns; got {type(rows).__name__}")
+    return pa.table({str(name): values if np.ndim(values) else [values] for name, values in rows.items()})
+
+
+def _npz_columns(file: Any) -> dict[str, np.ndarray]:
+    """The arrays of an npz file; an array ``[n, k]`` is k columns, ``name_0`` to ``name_(k-1)``."""
+    columns: dict[str, np.ndarray] = {}
+    with np.load(file, allow_pickle=False) as arrays:
+        for name, array in arrays.items():
+            wide = {name: array} if array.ndim == 1 else {f"{name}_{i}": part for i, part in enumerate(array.T)}
+            if taken := columns.keys() & wide.keys():
+                raise InputError(f"two columns are called {taken.pop()!r}; rename one")
+            columns |= wide
+    return columns
+
+
+@contextmanager
+def _opened(path: Path, progress: bool | None) -> Iterator[Any]:
+    """A file for reading, with a progress bar on stderr if wanted; what is wrong with the file is one line."""
+    show = sys.stderr.isatty() if progress is None else progress
+    screen = rich.console.Console(stderr=True)
+    try:
+        with rich.progress.open(
+            path, "rb", description=f"reading {path.name}", console=screen, disable=not show
+        ) as file:
+            yield gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
+    except _UNREADABLE as error:
+        raise InputError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from None
