@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,17 +250,6 @@ def test_a_count_saved_as_floating_numbers_loads_as_whole_ones(tmp_path):
     model.recurrence.start_1 = model.recurrence.start_1.float()  # as it was once kept
     ao.save(model, tmp_path / "m")
     assert ao.load(tmp_path / "m").recurrence.start_1.dtype == torch.int64
-
-
-def test_a_folder_of_format_1_keeps_loading():
-    """Written once by anyorder 0.1.0 and kept: a later version must read it, or say what to do."""
-    saved = storage.open_model(Path(__file__).parents[1] / "data" / "model-format-1")
-    assert saved.preprocessing == {"note": "kept"}
-    assert saved.classes == saved.estimator.classes_.tolist() == ["a", "b"]
-    assert saved.estimator.model_ is saved.model
-    probabilities = saved.estimator.predict_proba([[[1.0, 2.0]], [[3.0, 4.0], [0.5, -1.0]]])
-    expected = [[0.46601978, 0.53398019], [0.46204591, 0.53795409]]
-    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
 
 
 def test_an_estimator_comes_back_fitted(tmp_path):

@@ -1,3 +1,5 @@
+"""The classifier of sets."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -14,8 +16,8 @@ from anyorder.models import Standardised
 
 
 class SetClassifier(ClassifierMixin, SetEstimator):
-    __doc__ = f"""A class for each set, from a recurrent model trained to ignore the order of its elements.
-    {PARAMETERS.rstrip()}, ``classes_``.
+    __doc__ = f"""A class for each set, from a recurrent model trained to ignore order.
+    {PARAMETERS}, ``classes_``.
 
     >>> X = [np.random.default_rng(n).random((n % 4 + 1, 2)) for n in range(40)]
     >>> y = ["many" if len(x) > 2 else "few" for x in X]
@@ -24,26 +26,25 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     True
     """
 
-    classes_: np.ndarray
-    _all_classes: np.ndarray | None
     _loss = "cross-entropy"
+    _named: np.ndarray | None = None  # the classes that the first partial_fit named
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, X_unlabeled: Any = None, sample_weight: Any = None
     ) -> Self:
-        """One more pass, over these sets; the first call names all ``classes`` and takes its units from these sets."""
+        """One more epoch, on these sets. The first call names all ``classes`` and sets the units."""
         if not hasattr(self, "model_") and classes is not None:
-            self._all_classes = np.unique(classes)
+            self._named = np.unique(classes)
         return self._fit_once_more(X, y, X_unlabeled, sample_weight)
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
-        self._all_classes = None
+        self._named = None
         return super().fit(X, y, X_unlabeled, sample_weight)
 
     fit.__doc__ = SetEstimator.fit.__doc__
 
     def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
-        """The probability of each class ``[N, classes]``, averaged over random ``orderings`` if more than one."""
+        """The probability of each class ``[N, classes]``, or its mean over random ``orderings``."""
         return self._outputs(X, orderings)
 
     @property
@@ -51,21 +52,21 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         return len(self.classes_)
 
     def _finish(self, output: Tensor) -> Tensor:
-        votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes, which add up to 1
+        votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes add up to 1
         return output if votes else output.softmax(1)
 
     def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if first:
-            named = getattr(self, "_all_classes", None)
-            self.classes_ = np.unique(y) if named is None else named
-            if len(self.classes_) < 2:
-                raise InputError(f"SetClassifier needs two classes or more; y has one class: {str(self.classes_[0])!r}")
+            self.classes_ = np.unique(y) if self._named is None else self._named
         index = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[index] != y
-        if unknown.any():
-            raise InputError(f"y holds {str(y[unknown][0])!r}, which is not among the classes {self.classes_.tolist()}")
+        unknown = y[self.classes_[index] != y]
+        if len(self.classes_) < 2 or len(unknown):
+            raise InputError(
+                f"y must hold two classes or more, all of them named at first; SetClassifier got the classes "
+                f"{self.classes_[:10].tolist()} (one class is not enough) and unknown ones {unknown[:3].tolist()}"
+            )
         return index.astype(np.int64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
@@ -75,13 +76,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         model, details = super().storage_parts()
         return model, {**details, "classes": self.classes_.tolist(), "classes_kind": self.classes_.dtype.str}
 
-    storage_parts.__doc__ = SetEstimator.storage_parts.__doc__
-
     @classmethod
     def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
-        """The fitted classifier that :meth:`storage_parts` took apart."""
         estimator = super().from_storage_parts(model, details)
-        estimator.classes_ = np.array(details["classes"], dtype=details["classes_kind"])
-        if len(estimator.classes_) != model.out_features:
-            raise InputError(f"{len(estimator.classes_)} classes for {model.out_features} outputs")
+        estimator.classes_ = np.array(details["classes"], dtype=details["classes_kind"]).reshape(model.out_features)
         return estimator

@@ -1,3 +1,5 @@
+"""The regressor of sets."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -12,8 +14,8 @@ from anyorder.models import Standardised
 
 
 class SetRegressor(RegressorMixin, SetEstimator):
-    __doc__ = f"""A number for each set, from a recurrent model trained to ignore the order of its elements.
-    {PARAMETERS.rstrip()}.
+    __doc__ = f"""A number for each set, from a recurrent model trained to ignore order.
+    {PARAMETERS}.
 
     >>> X = np.random.default_rng(0).random((100, 5))  # 100 sets of 5 numbers
     >>> regressor = SetRegressor(epochs=60, random_state=0).fit(X, X.sum(1))
@@ -22,29 +24,27 @@ class SetRegressor(RegressorMixin, SetEstimator):
     """
 
     _loss = "mse"
+    _shape: tuple[int, ...] = ()  # of one target
 
     def partial_fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
-        """One more pass, over these sets; the first call takes its units from them."""
+        """One more epoch, on these sets. The first call sets the units."""
         return self._fit_once_more(X, y, X_unlabeled, sample_weight)
-
-    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
-        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
-        y = y if y.dtype == np.float32 else y.astype(np.float64)
-        if y.ndim > 2:
-            raise InputError(f"y must have shape [N] or [N, K]; got {list(y.shape)}")
-        if first:
-            self._columns = None if y.ndim == 1 else y.shape[1]
-        elif self._columns != (None if y.ndim == 1 else y.shape[1]):
-            raise InputError(f"y must have the shape of the first fit; got {list(y.shape)}")
-        return y
 
     @property
     def _out_features(self) -> int:  # type: ignore[override]
-        return self._columns or 1
+        return int(np.prod(self._shape))
+
+    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        if first:
+            self._shape = y.shape[1:]
+        if y.shape[1:] != self._shape:
+            raise InputError(f"y must have the shape of the first fit, [N, {self._shape}]; got {list(y.shape)}")
+        return y if y.dtype == np.float32 else y.astype(np.float64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
         outputs = outputs * self._units["out_scale"].numpy() + self._units["out_mean"].numpy()
-        return outputs[:, 0] if self._columns is None else outputs
+        return outputs.reshape(-1, *self._shape)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -54,15 +54,10 @@ class SetRegressor(RegressorMixin, SetEstimator):
 
     def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
         model, details = super().storage_parts()
-        return model, {**details, "columns": self._columns}
-
-    storage_parts.__doc__ = SetEstimator.storage_parts.__doc__
+        return model, {**details, "shape": list(self._shape)}
 
     @classmethod
     def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
-        """The fitted regressor that :meth:`storage_parts` took apart."""
         estimator = super().from_storage_parts(model, details)
-        estimator._columns = details["columns"]
-        if (estimator._columns or 1) != model.out_features:
-            raise InputError(f"{estimator._columns} columns for {model.out_features} outputs")
+        estimator._shape = tuple(details["shape"])
         return estimator

@@ -149,19 +149,17 @@ class TableSchema:
 
         Every set of the table stays. A set whose rows were all dropped is empty.
         """
-        names = column_names(source)
         if with_target is None:
-            with_target = self.target in names
-        wanted = {"set_id": self.set_id, "time": self.time, "target": self.target if with_target else None}
+            with_target = self.target in column_names(source)
+        target = self.target if with_target else None
         features = [feature.name for feature in self.features]
-        _check_columns(names, {**wanted, "features": features})
-        return _sets(_load(source, [*filter(None, wanted.values()), *features], progress), wanted, self, source)
+        table = _read(source, {"set_id": self.set_id, "time": self.time, "target": target}, features, progress)
+        return _sets(table, self, target, source)
 
     def encode(self, rows: Any) -> Tensor:
         """Rows (a frame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
-        features = [feature.name for feature in self.features]
-        _check_columns(column_names(rows), {"features": features})
-        elements, keep, _ = _elements(_load(rows, features, False), self, rows)
+        table = _read(rows, {}, [feature.name for feature in self.features], False)
+        elements, keep, _ = _elements(table, self, rows)
         return torch.from_numpy(elements[keep])
 
     def decode(self, elements: Any) -> np.ndarray:
@@ -239,20 +237,16 @@ def learn_table(
     one_of("missing", missing, MISSING)
     one_of("task", task, (None, *TASKS))
     roles = {"set_id": set_id, "time": time, "target": target}
-    wanted = {role: None if name is None else str(name) for role, name in roles.items()}  # pandas may name by numbers
-    special = [name for name in wanted.values() if name is not None]
-    available = column_names(source)
-    chosen = [name for name in available if name not in special] if features is None else [*map(str, features)]
+    named = {role: str(name) for role, name in roles.items() if name is not None}  # pandas may name by numbers
+    columns = column_names(source)
+    chosen = [name for name in columns if name not in named.values()] if features is None else [*map(str, features)]
     if not chosen or (features is None and _ROW_NUMBERS & {*chosen}):
         raise InputError(
-            f"{_called(source)} must have feature columns, all with names; got {chosen[:3]} besides {special} (pandas "
+            f"{_called(source)} must have feature columns, all with names; got {chosen[:3]} besides {named} (pandas "
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
-    categories = [str(name) for name in categorical]
-    _check_columns(available, {**wanted, "features": chosen})
-    for name in categories:
-        one_of("categorical", name, chosen)
-    table = _load(source, [*special, *chosen], progress)
+    categories = [one_of("categorical", str(name), chosen) for name in categorical]
+    table = _read(source, named, chosen, progress)
     kinds = {name: "category" if name in categories else _guess_kind(name, table[name]) for name in chosen}
     values = {name: _values(name, table[name], kind, source) for name, kind in kinds.items()}
     keep = _keep(values, missing, source)
@@ -261,9 +255,9 @@ def learn_table(
     learnt = tuple(Feature.learn(name, column.filter(pa.array(keep))) for name, column in values.items())
     classes = None
     if target is not None:
-        task, classes = _task(table[str(target)].filter(pa.array(keep)), str(target), task)
-    schema = TableSchema(str(set_id), learnt, wanted["target"], wanted["time"], missing, task, classes)
-    whole = _sets(table, wanted, schema, source)
+        task, classes = _task(table[named["target"]].filter(pa.array(keep)), named["target"], task)
+    schema = TableSchema(named["set_id"], learnt, named.get("target"), named.get("time"), missing, task, classes)
+    whole = _sets(table, schema, schema.target, source)
     some = whole.data.lengths > 0
     if bool(some.all()):
         return whole
@@ -274,28 +268,25 @@ def learn_table(
 # From columns to sets ----------------------------------------------------------------------------------------------
 
 
-def _sets(table: Columns, wanted: Mapping[str, str | None], schema: TableSchema, source: Any) -> Table:
+def _sets(table: Columns, schema: TableSchema, target: str | None, source: Any) -> Table:
     """The rows grouped by set in the order of first appearance, sorted by time; ties stay as in the table."""
-    for role, name in wanted.items():
-        if name is not None:
-            _refuse(_nulls(table[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
     elements, keep, unseen = _elements(table, schema, source)
     ids = table[schema.set_id].dictionary_encode()
     sets = ids.indices.to_numpy()
     rows = np.flatnonzero(keep)
     keys = [sets[rows]]
-    if wanted["time"] is not None:
-        keys.insert(0, _ranks(table[wanted["time"]], wanted["time"], source)[rows])
+    if schema.time is not None:
+        keys.insert(0, _ranks(table[schema.time], schema.time, source)[rows])
     rows = rows[np.lexsort(keys)]
     lengths = np.bincount(sets[rows], minlength=len(ids.dictionary))
     offsets = np.concatenate([[0], lengths.cumsum()])
     targets = None
-    if wanted["target"] is not None:
-        labels = _labels(table[wanted["target"]], keep, schema, source)
+    if target is not None:
+        labels = _labels(table[target], keep, schema, source)
         of_set = np.zeros(len(lengths), dtype=labels.dtype)
         of_set[sets[rows]] = labels[rows]
         advice = f"give each set ({schema.set_id}) one target"
-        _refuse(keep & (labels != of_set[sets]), f"target {schema.target!r} varies inside a set", source, advice)
+        _refuse(keep & (labels != of_set[sets]), f"target {target!r} varies inside a set", source, advice)
         targets = torch.from_numpy(of_set)
     data = SetData(torch.from_numpy(elements[rows]), torch.from_numpy(offsets), targets)
     return Table(data, schema, ids.dictionary, unseen, int((~keep).sum()))
@@ -440,17 +431,6 @@ def _refuse(bad: np.ndarray, what: str, source: Any, advice: str) -> None:
         raise InputError(f"{what} in row {rows} of {_called(source)}; {advice}")
 
 
-def _check_columns(available: list[str], wanted: Mapping[str, Any]) -> None:
-    """Refuse columns that are not there, and one column in two places."""
-    named = [name for names in wanted.values() for name in ([names] if isinstance(names, str) else names or [])]
-    for names in (available, named):
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise InputError(f"column {twice[0]!r} is there twice; name each column once, for one purpose")
-    for role, names in wanted.items():
-        for name in [names] if isinstance(names, str) else names or []:
-            one_of(role, name, available)
-
-
 # From files and frames to columns ----------------------------------------------------------------------------------
 
 
@@ -466,6 +446,24 @@ def column_names(source: Any) -> list[str]:
         if table_ending(source) in ("parquet", "pq"):
             return pyarrow.parquet.read_schema(file).names
         return pyarrow.csv.open_csv(file, parse_options=_separated(source)).schema.names
+
+
+def _read(source: Any, named: Mapping[str, str | None], features: list[str], progress: bool | None) -> Columns:
+    """The columns in question, once it is known that they are there and that each has one purpose."""
+    available = column_names(source)
+    special = {role: name for role, name in named.items() if name is not None}
+    purposes = [*special.items(), *(("features", name) for name in features)]
+    wanted = [name for _, name in purposes]
+    for names in (available, wanted):
+        if len({*names}) < len(names):
+            twice = max(names, key=names.count)
+            raise InputError(f"column {twice!r} is there twice; name each column once, for one purpose")
+    for role, name in purposes:
+        one_of(role, name, available)
+    table = _load(source, wanted, progress)
+    for role, name in special.items():
+        _refuse(_nulls(table[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
+    return table
 
 
 def _load(source: Any, columns: list[str] | None, progress: bool | None) -> Columns:
