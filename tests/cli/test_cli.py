@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from anyorder.cli.commands import TableModel
 
 import anyorder as ao
 from anyorder.cli import app as cli
 from anyorder.cli import commands, demo
-from anyorder.cli.commands import TableModel
 from anyorder.estimators.tables import TableSchema
 from anyorder.files import load_tensors, save_tensors
 from anyorder.training.checkpoint import Checkpoint

@@ -20,10 +20,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import toy_experiment
-from anyorder import _names
 from anyorder.checks import Diverged, InputError, InputTypeError
-from anyorder.cli import app
-from anyorder.cli.app import main
+from anyorder.cli.app import app, main
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.reproduce import reproduce
 from anyorder.paper.runner.rows import read_rows, write_rows
@@ -501,7 +499,6 @@ def test_the_same_trial_gives_the_same_row_wherever_it_runs(tmp_path):
 
 def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "toy", toy_experiment.toy(raises=1))
-    monkeypatch.setattr(_names, "SYNTHETIC", ("toy",))
     result = CliRunner().invoke(app, ["reproduce", "toy", "--scale", "smoke", "--out", str(tmp_path), "--jobs", "1"])
     assert result.exit_code == 1
     assert "failed: toy a n=5 weight=1.0 seed 1: RuntimeError: seed 1 does not like it" in result.output

@@ -66,7 +66,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_documented_command_exists() -> None:
     from typer.main import get_command
 
-    from anyorder.cli import app
+    from anyorder.cli.app import app
 
     known = get_command(app)
     for page, words in COMMANDS:
@@ -89,7 +89,7 @@ def parse(command: Any, options: list[str]) -> None:
 def test_an_option_that_does_not_exist_is_noticed() -> None:
     from typer.main import get_command
 
-    from anyorder.cli import app
+    from anyorder.cli.app import app
 
     with pytest.raises(Exception, match="--onx"):
         parse(get_command(app).commands["export"], ["model", "--onx", "model.onnx"])
@@ -98,7 +98,7 @@ def test_an_option_that_does_not_exist_is_noticed() -> None:
 def test_every_command_shows_an_example_that_it_reads() -> None:
     from typer.main import get_command
 
-    from anyorder.cli import app
+    from anyorder.cli.app import app
 
     commands = get_command(app).commands
     for name, command in {**commands, **commands["data"].commands}.items():

@@ -1,24 +1,58 @@
-"""The command line: each command checks its words, calls the library, and says what it wrote.
+"""The command line: typer checks the options, the library does the work, a command says what it wrote.
 
-Nothing heavy is imported until a command's words are known to be right. Bad input ends with one line on stderr and
-exit status 2.
+Nothing heavy is imported before a command runs. A mistake of the user ends with one line on stderr and exit status 2.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
+
+from anyorder.checks import InputError, InputTypeError
+
+if TYPE_CHECKING:
+    from anyorder.audits.report import Report
+    from anyorder.estimators.tables import Table, TableSchema
+
+Say = Callable[[str], None]
 
 app = typer.Typer(
     name="anyorder",
-    help="Train recurrent models that ignore the order of their input, and find out whether order matters.",
+    help="Train recurrent models that ignore the order of their input, and measure whether order matters.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def main() -> None:
+    """Run the command line; what the user got wrong becomes one line on stderr and exit status 2."""
+    try:
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)  # interrupted from the keyboard
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own: an unknown command or option, a value out of range
+            message = error.format_message()  # empty if the help was shown instead
+            message += " (see anyorder --help, or anyorder COMMAND --help)" if message else ""
+        elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("anyorder"):
+            message = f"this command needs {error.name}: pip install 'anyorder[all]'"
+        elif isinstance(error, (InputError, InputTypeError, OSError)):
+            message = str(error)
+        else:
+            raise
+        if message:
+            print(f"anyorder: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _print_version(wanted: bool) -> None:
@@ -31,157 +65,27 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
-    ),
+    version: bool = Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
 
 
-# --- from a table to a model
+# --- options that several commands share, and their values
 
-_TABLE = typer.Argument(help="A long table, one row an element: .csv, .tsv, .parquet or .npz.")
-_MODEL = typer.Argument(help="A model folder that `anyorder train` wrote.")
-_MODELS = typer.Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote; several are compared.")
-_FORCE = typer.Option(False, "--force", help="Replace what is there.")
+_TABLE = Argument(exists=True, dir_okay=False, help="A long table, one row per element: .csv, .tsv, .parquet or .npz.")
+_MODEL = Argument(exists=True, file_okay=False, help="A model folder that `anyorder train` wrote.")
+_MODELS = Argument(metavar="MODEL...", exists=True, file_okay=False, help="Model folders; several are compared.")
+_FORCE = Option(False, "--force", help="Replace what is there.")
+_SEED = Option(0, min=0, max=2**32 - 1, help="Seed of all random draws. The same seed gives the same result.")
 _EXAMPLE = "Example:  anyorder "
 
 
-@app.command(
-    epilog=_EXAMPLE
-    + "train visits.csv --set-id patient --target readmitted --time time --penalty-window 3 --penalty-weight 1 "
-    "--out model"
-)
-def train(
-    table: str = _TABLE,
-    set_id: str = typer.Option(..., "--set-id", help="The column that says which set a row belongs to."),
-    target: str = typer.Option(..., help="The column to predict, the same in every row of a set."),
-    out: str = typer.Option(..., help="The model folder to write."),
-    time: str | None = typer.Option(
-        None, help="Column of numbers or times that sorts the rows of each set. [default: rows stay as they are]"
-    ),
-    features: str | None = typer.Option(None, help="Feature columns, separated by commas; all others if not given."),
-    categorical: str | None = typer.Option(None, help="Numeric columns to read as categories."),
-    missing: str = typer.Option("error", help="Missing values: error, drop-row, mean or zero."),
-    task: str | None = typer.Option(None, help="classification or regression, where the target leaves it open."),
-    unlabeled: str | None = typer.Option(None, help="A table without the target, whose sets serve the penalty."),
-    model: str = typer.Option("recurrent", help="recurrent, deepsets, janossy, set-transformer, …"),
-    cell: str | None = typer.Option(None, help="gru, lstm, rnn, … of a recurrent model."),
-    hidden: int | None = typer.Option(None, help="Width of the hidden state."),
-    layers: int | None = typer.Option(None, help="Layers of a recurrent model."),
-    penalty: str | None = typer.Option(None, help="On order: sire (if not given), sub or permutation."),
-    penalty_weight: str = typer.Option("auto", help="Of the penalty on order: a number; auto: order hardly counts."),
-    penalty_window: int | None = typer.Option(None, help="Only elements at most so far apart need commute (sire)."),
-    penalty_states: str | None = typer.Option(
-        None, help="Where sire swaps: after a subset drawn at random, or a prefix of the given order (with a window)."
-    ),
-    shuffle: bool = typer.Option(False, "--shuffle", help="Read each set in a fresh random order every epoch."),
-    shuffle_within: int | None = typer.Option(None, help="As --shuffle, inside windows of so many alone."),
-    truncate: int | None = typer.Option(None, help="Send gradients back through so many elements at most."),
-    epochs: int | None = typer.Option(None, help="Passes over the sets."),
-    batch_size: int | None = typer.Option(None, help="Sets a step."),
-    optimizer: str | None = typer.Option(None, help="adam (if not given), adamw, rmsprop or sgd."),
-    learning_rate: float | None = typer.Option(None, help="Of the optimiser."),
-    weight_decay: float | None = typer.Option(None, help="Of the optimiser."),
-    schedule: str | None = typer.Option(
-        None, help="Of the learning rate: one-cycle (if not given), plateau or constant."
-    ),
-    clip: str | None = typer.Option(None, help="The largest norm of a gradient, 1 if not given; or none."),
-    mixed_precision: str | None = typer.Option(None, help="fp16, bf16 or no; what accelerate says if not given."),
-    validation_fraction: float = typer.Option(0.1, help="Share of the sets held out to pick the best epoch."),
-    patience: int | None = typer.Option(None, help="Stop after so many epochs without a better one."),
-    seed: int = typer.Option(0, help="The same seed gives the same model."),
-    tensorboard: str | None = typer.Option(None, help="A folder to write the figures of each epoch to."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run that was interrupted."),
-    force: bool = _FORCE,
-) -> None:
-    """Learn from a table of events, readings or items grouped into sets, and write a model folder."""
-    from anyorder.cli.usage import check_train, number_or
-
-    columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
-    columns |= {"features": _names(features), "categorical": _names(categorical) or []}
-    settings = {
-        "model": model,
-        "model_options": _given(cell=cell, hidden=hidden, layers=layers),
-        "penalty_weight": number_or("auto", "--penalty-weight", penalty_weight, at_least=0.0),
-        "validation_fraction": validation_fraction,
-        "random_state": seed,
-        **_given(shuffle=shuffle or shuffle_within is not None or None, shuffle_within=shuffle_within),
-        **_given(penalty=penalty, truncate=truncate, optimizer=optimizer),
-        **_given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, patience=patience),
-        **_given(weight_decay=weight_decay, schedule=schedule, mixed_precision=mixed_precision),
-        **_given(tensorboard=tensorboard),
-    }
-    if clip is not None:
-        largest = number_or("none", "--clip", clip, above=0.0)
-        settings["clip"] = None if largest == "none" else largest
-    if penalty_states is None and penalty_window is not None:
-        penalty_states = "prefix"  # a window is one of the given order
-    words: dict[str, Any] = {"columns": columns, "settings": settings, "unlabeled": unlabeled}
-    words |= {"penalty_options": _given(states=penalty_states, window=penalty_window)}
-    words |= {"resume": resume, "force": force}
-    check_train(table, out, **words)
-    from anyorder.cli.commands import train_table
-
-    train_table(table, out, **words)
+def _number_or_auto(text: str) -> float | str:
+    return text if text == "auto" else float(text)
 
 
-@app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
-def predict(
-    model: str = _MODEL,
-    table: str = _TABLE,
-    out: str = typer.Option(..., help="The file to write, .csv or .parquet."),
-    orderings: int = typer.Option(1, help="Take the mean over so many random orderings of each set, if above 1."),
-    force: bool = _FORCE,
-) -> None:
-    """Write a prediction for every set of a table; a target column is ignored."""
-    from anyorder.cli.usage import check_predict
-
-    check_predict(model, table, out, orderings=orderings, force=force)
-    from anyorder.cli.commands import predict_table
-
-    predict_table(model, table, out, orderings=orderings, force=force)
-
-
-@app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
-def audit(
-    models: list[str] = _MODELS,
-    table: str = _TABLE,
-    out: str = typer.Option(..., help="The page to write, .html."),
-    samples: int = typer.Option(1000, help="Sets to audit at most, drawn at random."),
-    orderings: int = typer.Option(32, help="Random orderings of each set."),
-    seconds: float | None = typer.Option(None, help="For all models together; the page shows what is known by then."),
-    seed: int = typer.Option(0, help="The same seed gives the same page."),
-    force: bool = _FORCE,
-) -> None:
-    """Measure how much the order of each set's rows matters to a model, and write a page with pictures.
-
-    With several models the page compares them: accuracy, or error, against the order gap.
-    """
-    from anyorder.cli.commands import audit_table, compare_table
-
-    options = {"samples": samples, "orderings": orderings, "seconds": seconds, "seed": seed, "force": force}
-    if len(models) == 1:
-        audit_table(models[0], table, out, **options)  # type: ignore[arg-type]
-    else:
-        compare_table(models, table, out, **options)  # type: ignore[arg-type]
-
-
-@app.command(epilog=_EXAMPLE + "export model --onnx model.onnx")
-def export(
-    model: str = _MODEL,
-    onnx: str = typer.Option(
-        ..., "--onnx", help="File of the step; the read-out goes beside it, as model.readout.onnx."
-    ),
-    force: bool = _FORCE,
-) -> None:
-    """Write a model's single step and its read-out as ONNX, checked numerically against torch."""
-    from anyorder.cli.usage import check_export
-
-    check_export(model, onnx, force=force)
-    from anyorder.cli.commands import export_model
-
-    export_model(model, onnx, force=force)
+def _number_or_none(text: str) -> float | None:
+    return None if text == "none" else float(text)
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -192,34 +96,393 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# --- anyorder data
+def _writable(path: Path, force: bool, *endings: str) -> Path:
+    """``path``, if the result of a long computation can be written there."""
+    if path.suffix not in endings:
+        raise InputError(f"{path} must end in {' or '.join(endings)}")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; choose another file, or replace it with --force")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; choose another file")
+    _make_folder(path.parent)
+    return path
 
-data = typer.Typer(
-    name="data", help="The real data sets: what is there, where, under what licence.", no_args_is_help=True
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and try to write there, before the work and not after it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+
+
+# --- from a table to a model
+
+
+@app.command(
+    epilog=_EXAMPLE
+    + "train visits.csv --set-id patient --target readmitted --time time --penalty-window 3 --penalty-weight 1 "
+    "--out model"
 )
+def train(
+    context: typer.Context,
+    table: Path = _TABLE,
+    set_id: str = Option(..., help="Column that says which set a row belongs to."),
+    target: str = Option(..., help="Column to predict. It has one value per set."),
+    out: Path = Option(..., help="Model folder to write."),
+    time: str | None = Option(None, help="Column that sorts the rows of each set.", show_default="rows as they are"),
+    features: str | None = Option(None, help="Feature columns, separated by commas.", show_default="all others"),
+    categorical: str | None = Option(None, help="Numeric columns to read as categories.", show_default="none"),
+    missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
+    task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
+    unlabeled: Path | None = Option(
+        None, exists=True, dir_okay=False, help="Table without the target, for the penalty.", show_default="none"
+    ),
+    model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
+    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, rnn, ….", show_default="gru"),
+    hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
+    layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
+    penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
+    penalty_weight: Any = Option(
+        "auto", parser=_number_or_auto, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
+    ),
+    penalty_window: int | None = Option(
+        None, min=1, help="Penalise swaps of elements at most N positions apart.", show_default="any distance"
+    ),
+    penalty_prefixes: str | None = Option(
+        None, help="Elements before a swap: random (a subset) or given.", show_default="random; with a window: given"
+    ),
+    shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
+    shuffle_within: int | None = Option(None, min=2, help="Shuffle inside windows of N elements.", show_default="off"),
+    truncate: int | None = Option(None, min=2, help="Backpropagate through at most N elements.", show_default="off"),
+    epochs: int = Option(100, min=1, help="Number of epochs."),
+    batch_size: int = Option(32, min=1, help="Number of sets per batch."),
+    optimizer: str = Option("adam", help="Optimiser: adam, adamw, rmsprop or sgd."),
+    learning_rate: float = Option(3e-3, help="Learning rate."),
+    weight_decay: float = Option(0.0, help="Weight decay."),
+    schedule: str = Option("one-cycle", help="Schedule of the learning rate: one-cycle, plateau or constant."),
+    clip: Any = Option(1.0, parser=_number_or_none, metavar="NUMBER", help="Largest norm of a gradient, or none."),
+    mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
+    validation_fraction: float = Option(0.1, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
+    patience: int | None = Option(None, min=1, help="Stop after N epochs without improvement.", show_default="never"),
+    seed: int = _SEED,
+    tensorboard: Path | None = Option(None, help="Folder for TensorBoard's training curves.", show_default="none"),
+    resume: bool = Option(False, "--resume", help="Continue the training that was interrupted."),
+    force: bool = _FORCE,
+) -> None:
+    """Train on a table of events, readings or items grouped into sets, and write a model folder."""
+    from anyorder.cli.resume import Run
+
+    if resume and force:
+        raise InputError("--resume continues a training and --force starts afresh; choose one")
+    if tensorboard is not None and out.resolve() in (tensorboard.resolve(), *tensorboard.resolve().parents):
+        raise InputError(f"--tensorboard {tensorboard} is inside the model folder {out}; choose another folder")
+    run = Run(out)
+    if run.first_process:
+        run.check(resume, force)
+        _make_folder(out.parent)
+
+    from anyorder.deploy.save import save
+    from anyorder.estimators.base import PENALTIES
+    from anyorder.estimators.classifier import SetClassifier
+    from anyorder.estimators.regressor import SetRegressor
+    from anyorder.estimators.tables import learn_table
+
+    swaps = _given(window=penalty_window, prefixes=penalty_prefixes)
+    if swaps and penalty != "sire":
+        raise InputError(f"--penalty-window and --penalty-prefixes are options of --penalty sire; got {penalty}")
+    if penalty_window is not None:
+        swaps.setdefault("prefixes", "given")
+    parameters = inspect.signature(SetClassifier).parameters
+    settings = {name: value for name, value in context.params.items() if name in parameters}
+    settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
+    settings["penalty"] = PENALTIES["sire"](**swaps) if swaps else penalty
+    settings["shuffle"] = shuffle or shuffle_within is not None
+    settings |= {"random_state": seed, "tensorboard": tensorboard or False}
+    no_penalty = _check_settings(settings)
+    say: Say = typer.echo if run.first_process else _silent
+    columns = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
+    columns |= {"features": _names(features), "categorical": _names(categorical) or ()}
+    progress = None if run.first_process else False
+    learnt = learn_table(table, **columns, progress=progress)
+    _prediction_columns(learnt.schema)
+    _say_reading(learnt, say)
+    if no_penalty is not None:
+        say(no_penalty)
+        settings["penalty"] = None
+    elif time is not None and penalty_weight == "auto":
+        say(
+            f"sets are sorted by {time}, and --penalty-weight auto removes the effect of order; a small number keeps it"
+        )
+    further = None
+    if unlabeled is not None:
+        further = learnt.schema.read(unlabeled, progress=progress)
+        _say_unseen(further, say)
+        used = settings["penalty"] is not None and penalty_weight != 0
+        say(f"{len(further.data)} sets without a target {'serve' if used else 'are not used: there is no'} penalty")
+    if run.first_process:
+        run.begin(force)
+    kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
+    estimator = kind(**settings, workdir=run.folder, verbose=True)
+    try:
+        estimator.fit(learnt.data, _labels(learnt), X_unlabeled=None if further is None else further.data)
+    except (InputError, InputTypeError):
+        if run.first_process and not resume:  # a training that can be resumed elsewhere is kept
+            run.end()
+        raise
+    except KeyboardInterrupt:
+        how = "--resume continues from the last checkpoint" if run.unfinished else "there is no checkpoint yet"
+        say(f"interrupted; {how}")
+        raise
+    if run.first_process:
+        estimator.set_params(workdir=None, verbose=False, tensorboard=False)
+        save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, log=estimator.history_)
+        run.end()
+        _say_result(estimator, say)
+        say(f"wrote {out}")
+
+
+def _check_settings(settings: dict[str, Any]) -> str | None:
+    """Refuse what can be refused before the table is read; returns why the model takes no penalty, or None."""
+    import torch
+
+    from anyorder.estimators.base import model_named, why_no_penalty
+    from anyorder.training.config import TrainConfig
+
+    kind = model_named(settings["model"], "--model")
+    for name in settings["model_options"]:
+        if name not in inspect.signature(kind).parameters:
+            raise InputError(f"a {settings['model']} model has no option --{name}")
+    TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(TrainConfig) if f.name in settings})
+    with torch.device("meta"):  # takes no memory
+        return why_no_penalty(kind(1, 1, **settings["model_options"]))
+
+
+def _silent(line: str) -> None:
+    """What the other processes of a distributed training say."""
+
+
+def _labels(table: Table) -> Any:
+    """The targets as they stand in the table."""
+    import numpy as np
+
+    targets, classes = table.data.targets, table.schema.classes
+    return None if targets is None else targets.numpy() if classes is None else np.array(classes)[targets.numpy()]
+
+
+def _say_reading(table: Table, say: Say) -> None:
+    data, schema = table.data, table.schema
+    aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
+    say(
+        f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
+        f"rows, {len(schema.features)} features, {aim} to predict"
+    )
+    if table.dropped:
+        say(f"{table.dropped} rows with missing values are left out")
+    for feature in schema.features:
+        if feature.kind == "category":
+            many = len(feature.categories) > max(20, len(data.elements) // 4)
+            hint = "; if they are numbers or times, write them as numbers" if many else ""
+            say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
+
+
+def _say_unseen(table: Table, say: Say) -> None:
+    for name, count in table.unseen.items():
+        say(f"{name}: {count} rows hold a category that the training table did not have; it is read as no category")
+    if table.dropped:
+        say(f"{table.dropped} rows with missing values are left out")
+
+
+def _say_result(estimator: Any, say: Say) -> None:
+    """Which epoch's weights are written, and whether the order gap reached its target."""
+    from anyorder.penalties.adaptive_weight import AdaptiveWeight
+
+    record = estimator.history_[-1 if estimator.best_epoch_ is None else estimator.best_epoch_]
+    figures = {"validation": record["validation"], "order gap": record["gap"]}
+    words = ", ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None)
+    say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
+    target = AdaptiveWeight().target
+    if estimator.penalty_weight == "auto" and record["penalty"] is not None and (record["gap"] or 0) > 2 * target:
+        say(f"The order gap ({record['gap']:.2g}) is still above the target ({target:g}). Train longer with --epochs.")
+
+
+# --- from a model to predictions, an audit, a graph
+
+
+def _open(model: Path) -> tuple[Any, TableSchema]:
+    """The estimator of a model folder, and how it reads a table."""
+    from anyorder.deploy.save import open_model
+    from anyorder.estimators.tables import TableSchema
+
+    saved = open_model(model)
+    if saved.estimator is None or not saved.preprocessing:
+        raise InputError(f"{model} holds a model that was not trained on a table; use anyorder.load in Python")
+    return saved.estimator, TableSchema.from_dict(saved.preprocessing.get("table", {}))
+
+
+def _prediction_columns(schema: TableSchema) -> list[str]:
+    names = [schema.set_id, "prediction", *(f"probability_{c}" for c in schema.classes or ())]
+    if schema.set_id in names[1:]:
+        raise InputError(f"the set-id column {schema.set_id!r} has the name of a column of predictions; rename it")
+    return names
+
+
+@app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
+def predict(
+    model: Path = _MODEL,
+    table: Path = _TABLE,
+    out: Path = Option(..., help="File to write: .csv or .parquet."),
+    orderings: int = Option(1, min=1, help="Number of random orderings to average over. 1 reads the rows as given."),
+    force: bool = _FORCE,
+) -> None:
+    """Write a prediction for every set of a table. A target column is ignored."""
+    _writable(out, force, ".csv", ".parquet")
+
+    import io
+
+    import pandas as pd
+
+    from anyorder.files import write_atomically
+
+    estimator, schema = _open(model)
+    read = schema.read(table)
+    _say_unseen(read, typer.echo)
+    ids = read.set_ids.to_pandas()
+    if table.suffix != ".parquet" and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+        ids = ids.astype("int64")  # text files: whole numbers if all ids are written as such
+    if schema.classes is None:
+        columns = [estimator.predict(read.data, orderings)]
+    else:
+        probabilities = estimator.predict_proba(read.data, orderings)
+        columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
+    frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [ids, *columns], strict=True)))
+    content = io.BytesIO()
+    frame.to_csv(content, index=False) if out.suffix == ".csv" else frame.to_parquet(content, index=False)
+    write_atomically(out, content.getvalue())
+    typer.echo(f"wrote {out}: {len(frame)} predictions")
+
+
+@app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
+def audit(
+    models: list[Path] = _MODELS,
+    table: Path = _TABLE,
+    out: Path = Option(..., help="Page to write: .html."),
+    sets: int = Option(1000, min=1, help="Largest number of sets to audit, drawn at random."),
+    orderings: int = Option(32, min=1, help="Number of random orderings per set."),
+    seconds: float | None = Option(None, help="Time for all models together.", show_default="no limit"),
+    seed: int = _SEED,
+    force: bool = _FORCE,
+) -> None:
+    """Measure how much the order of each set's rows matters to a model, and write a page with pictures.
+
+    With several models the page compares them: accuracy, or error, against the order gap.
+    """
+    _writable(out, force, ".html")
+    names = [path.name if [p.name for p in models].count(path.name) == 1 else str(path) for path in models]
+    if len(set(names)) < len(names):
+        raise InputError("a model is given twice; name each model once")
+
+    from anyorder.audits.report import Comparison
+
+    opened = {name: _open(path) for name, path in zip(names, models, strict=True)}
+    reports: dict[str, Report] = {}
+    read: dict[str, Table] = {}
+    for name, (_, schema) in opened.items():
+        read[name] = schema.read(table, with_target=None)
+        _check_comparable(names[0], read[names[0]], name, read[name])
+        _say_unseen(read[name], typer.echo if name == names[0] else _silent)
+    for name, (estimator, _) in opened.items():
+        share = None if seconds is None else seconds / len(models)
+        reports[name] = _audited(estimator, read[name], sets, orderings, share, seed)
+        typer.echo(f"{name}: {reports[name].verdict().headline}")
+    result, title = reports[names[0]], f"Does order matter to {names[0]}?"
+    if len(models) > 1:
+        result, title = Comparison(reports), "Which model ignores order?"
+    result.html(out, title=title)
+    typer.echo(f"{result}\nwrote {out}")
+
+
+def _check_comparable(first: str, one: Table, second: str, other: Table) -> None:
+    import torch
+
+    for name in ("set_id", "target", "task", "classes", "time"):
+        this, that = getattr(one.schema, name), getattr(other.schema, name)
+        if this != that:
+            raise InputError(f"{first} and {second} cannot be compared: their {name} is {this} and {that}")
+    if not one.set_ids.equals(other.set_ids) or not torch.equal(one.data.lengths, other.data.lengths):
+        raise InputError(f"{first} and {second} cannot be compared: they leave out different rows")
+
+
+def _audited(estimator: Any, read: Table, sets: int, orderings: int, seconds: float | None, seed: int) -> Report:
+    """The audit of one model on random sets of a table, with the elements shown as they stand in the table."""
+    import torch
+
+    from anyorder.audits.run import audit
+
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.arange(len(read.data))[read.data.lengths > 0]
+    if len(chosen) == 0:
+        raise InputError("no set has a row without missing values; there is nothing to audit")
+    if len(chosen) > sets:
+        typer.echo(f"auditing {sets} of {len(chosen)} sets, drawn at random (--sets)")
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)[:sets].sort().values]
+    data, schema = read.data.select(chosen), read.schema
+    labels = _labels(read)
+    report = audit(
+        estimator,
+        list(data.elements.split(data.lengths.tolist())),
+        labels=None if labels is None else labels[chosen.numpy()],
+        task=schema.task or "auto",
+        orderings=orderings,
+        generator=generator,
+        seconds=seconds,
+        class_names=None if schema.classes is None else [str(c) for c in schema.classes],
+        set_names=[str(read.set_ids[i]) for i in chosen.tolist()],
+    )
+    worst = [dataclasses.replace(case, elements=schema.decode(case.elements)) for case in report.worst]
+    return dataclasses.replace(report, worst=worst, feature_names=[feature.name for feature in schema.features])
+
+
+@app.command(epilog=_EXAMPLE + "export model --onnx model.onnx")
+def export(
+    model: Path = _MODEL,
+    onnx: Path = Option(..., help="File of the step. The read-out goes to NAME.readout.onnx beside it."),
+    force: bool = _FORCE,
+) -> None:
+    """Write a model's single step and its read-out as ONNX, compared numerically with torch."""
+    for path in (onnx, onnx.with_suffix(".readout.onnx")):
+        _writable(path, force, ".onnx")
+
+    from anyorder.deploy.onnx import export_onnx
+    from anyorder.deploy.save import open_model
+
+    saved = open_model(model)
+    details = {"classes": saved.classes, "preprocessing": saved.preprocessing}
+    step, readout, gap = export_onnx(saved.model, onnx, details=details)
+    typer.echo(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
+
+
+# --- real data sets, experiments, pages
+
+data = typer.Typer(name="data", help="List, download and find the real data sets.", no_args_is_help=True)
 app.add_typer(data)
 
 
 @data.command("list", epilog=_EXAMPLE + "data list")
 def data_list() -> None:
-    """Show every data set in each form it comes in, whether it is there, how large it is, and its licence."""
+    """Show every data set: whether it is there, its size and its licence."""
     from anyorder.paper.data import sources
 
     for name, source in sources.SOURCES.items():
         folder = sources.where(name)
-        if folder is None:
-            trusting = ", can be fetched with --trust" if source.url else ""
-            state = "not here" + (", can be fetched" if source.downloads else trusting)
-        else:
-            state = f"in {folder}"
+        fetched = "can be fetched" if source.downloads else "can be fetched with --trust" if source.url else ""
+        state = f"in {folder}" if folder else ", ".join(["not here", *([fetched] if fetched else [])])
         size = f", {text}" if (text := sources.size_text(name)) else ""
         typer.echo(f"{name}: {source.what}\n    {state}{size}; licence: {source.licence}")
 
 
 @data.command("fetch", epilog=_EXAMPLE + "data fetch mnist")
 def data_fetch(
-    name: str = typer.Argument(help="A name that `anyorder data list` shows."),
-    trust: bool = typer.Option(False, "--trust", help="Download even if no checksum is published; write it down."),
+    name: str = Argument(help="Name that `anyorder data list` shows."),
+    trust: bool = Option(False, "--trust", help="Download even if no checksum is published, and note the checksum."),
 ) -> None:
     """Download a data set into the cache and check it, or say where to get it."""
     from anyorder.paper.data import sources
@@ -228,100 +491,61 @@ def data_fetch(
 
 
 @data.command("where", epilog=_EXAMPLE + "data where ecg5000")
-def data_where(name: str | None = typer.Argument(None, help="Print the files of this data set instead.")) -> None:
+def data_where(name: str | None = Argument(None, help="Data set whose files are printed.")) -> None:
     """Print the folders that are searched, first to last, or the files of one data set."""
-    from anyorder.checks import InputError
     from anyorder.paper.data import sources
 
     if name is None:
         typer.echo("\n".join(str(folder) for folder in sources.data_folders()))
         return
     folder = sources.where(name)
+    source = sources.SOURCES[name]
     if folder is None:
-        source = sources.SOURCES[name]
-        places = " or ".join(map(str, sources.data_folders()))
         others = [n for n, s in sources.SOURCES.items() if s.dataset == source.dataset and sources.where(n)]
+        places = " or ".join(map(str, sources.data_folders()))
         advice = f"the same data is here as {others[0]} (anyorder data where {others[0]})" if others else source.advice
         raise InputError(f"{name} is in none of the folders searched ({places}); {advice}")
-    typer.echo("\n".join(str(folder / file) for file in sources.SOURCES[name].files))
+    typer.echo("
+".join(str(folder / file) for file in source.files))
 
 
 @app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")
 def reproduce(
-    experiment: str = typer.Argument(help="parity, sub-vs-sire, sum, …, or all of a kind: synthetic, real."),
-    scale: str = typer.Option("laptop", help="smoke (seconds), laptop (hours), paper (the full protocol)."),
-    jobs: int | None = typer.Option(None, help="Local processes; one a core if not given."),
-    engine: str = typer.Option("local", help="local, or ray for a Ray cluster."),
-    address: str | None = typer.Option(None, help="Of the Ray head; starts Ray on this machine if not given."),
-    cpus: int | None = typer.Option(None, help="Processors a trial, as many threads; one if not given."),
-    gpus: float | None = typer.Option(None, help="GPUs a trial, or a share of one; none if not given."),
-    out: str = typer.Option("results", help="Folder of the rows; a sweep found there is continued."),
-    only: str | None = typer.Option(None, help="Methods to run, separated by commas."),
-    seeds: int | None = typer.Option(None, help="Seeds a setting, instead of the declared number."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
+    context: typer.Context,
+    experiment: str = Argument(help="Experiment: parity, sub-vs-sire, sum, …; or a group: synthetic, real."),
+    scale: str = Option("laptop", help="Budget: smoke (seconds), laptop (hours) or paper (the full protocol)."),
+    jobs: int | None = Option(None, min=1, help="Number of local processes.", show_default="one per core"),
+    engine: str = Option("local", help="Where trials run: local, or ray for a Ray cluster."),
+    address: str | None = Option(None, help="Address of the Ray head.", show_default="a new Ray on this machine"),
+    cpus: int | None = Option(None, min=1, help="Number of threads per trial.", show_default="1"),
+    gpus: float | None = Option(None, min=0, help="Number of GPUs per trial, or a share of one.", show_default="0"),
+    out: str = Option("results", help="Folder of the rows. Finished trials are not repeated."),
+    only: str | None = Option(None, help="Methods to run, separated by commas.", show_default="all"),
+    seeds: int | None = Option(None, min=1, help="Number of seeds per setting.", show_default="as declared"),
+    dry_run: bool = Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
 ) -> None:
-    """Run one table or figure of the paper; what is already in the rows is not run again."""
-    from anyorder.cli.usage import check_reproduce
-
-    check_reproduce(experiment, scale, engine, **_given(jobs=jobs, cpus=cpus, seeds=seeds))
+    """Run a table or figure of the paper."""
     from anyorder.paper.runner.reproduce import reproduce as run
 
-    methods = None if only is None else [name.strip() for name in only.split(",")]
-    problems = run(
-        experiment,
-        scale,
-        out=out,
-        jobs=jobs,
-        engine=engine,
-        address=address,
-        cpus=cpus,
-        gpus=gpus,
-        only=methods,
-        seeds=seeds,
-        dry_run=dry_run,
-    )
+    problems = run(**{**context.params, "experiment": experiment, "only": _names(only)})
     if problems:
         raise typer.Exit(1)
 
 
 @app.command(epilog=_EXAMPLE + "demo --out demo")
-def demo(out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo")) -> None:
-    """Train the same recurrence with and without SIRE on three tasks, audit it, and write a page (a few minutes)."""
-    from anyorder.cli.demo import run
+def demo(out: Path = Option(Path("demo"), help="Folder for the page.")) -> None:
+    """Train a recurrence with and without SIRE on three tasks, audit both, and write a page (a few minutes)."""
+    _make_folder(out)
 
-    run(out, say=typer.echo)
+    from anyorder.cli import demo
+
+    demo.run(out, say=typer.echo)
 
 
 @app.command(epilog=_EXAMPLE + "report results")
-def report(folder: str = typer.Argument("results", help="The folder that holds the rows.")) -> None:
-    """Make RESULTS.md, report.html and labels.svg from the rows in a folder."""
+def report(folder: str = Argument("results", help="Folder of the rows.")) -> None:
+    """Write RESULTS.md, report.html and labels.svg from the rows in a folder."""
     from anyorder.paper.report.page import write_report
 
     for path in write_report(folder):
         typer.echo(f"wrote {path}")
-
-
-def main() -> None:
-    """Run the command line; what the user got wrong becomes one line on stderr and exit status 2."""
-    try:
-        status = app(standalone_mode=False)
-    except typer.Abort:
-        sys.exit(130)  # interrupted from the keyboard
-    except Exception as error:
-        message = _fault_of_the_user(error)
-        if message is None:
-            raise
-        if message:
-            print(f"anyorder: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _fault_of_the_user(error: Exception) -> str | None:
-    """What to tell the user; "" if help has been printed already, None if the fault is ours."""
-    if hasattr(error, "format_message"):  # a word on the command line that typer does not know, or misses
-        said = error.format_message()
-        return f"{said} (anyorder --help lists the commands, anyorder COMMAND --help its options)" if said else ""
-    from anyorder.checks import InputError, InputTypeError
-
-    return str(error) if isinstance(error, (InputError, InputTypeError, OSError)) else None
