@@ -73,8 +73,8 @@ def _common(
 # --- options that several commands share, and their values
 
 _TABLE = Argument(exists=True, dir_okay=False, help="A long table, one row per element: .csv, .tsv, .parquet or .npz.")
-_MODEL = Argument(exists=True, file_okay=False, help="A model folder that `anyorder train` wrote.")
-_MODELS = Argument(metavar="MODEL...", exists=True, file_okay=False, help="Model folders; several are compared.")
+_MODEL = Argument(help="A model folder that `anyorder train` wrote.")
+_MODELS = Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote. Several are compared.")
 _FORCE = Option(False, "--force", help="Replace what is there.")
 _SEED = Option(0, min=0, max=2**32 - 1, help="Seed of all random draws. The same seed gives the same result.")
 _EXAMPLE = "Example:  anyorder "
@@ -209,15 +209,13 @@ def train(
         say(no_penalty)
         settings["penalty"] = None
     elif time is not None and penalty_weight == "auto":
-        say(
-            f"sets are sorted by {time}, and --penalty-weight auto removes the effect of order; a small number keeps it"
-        )
+        say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
     further = None
     if unlabeled is not None:
         further = learnt.schema.read(unlabeled, progress=progress)
         _say_unseen(further, say)
         used = settings["penalty"] is not None and penalty_weight != 0
-        say(f"{len(further.data)} sets without a target {'serve' if used else 'are not used: there is no'} penalty")
+        say(f"{len(further.data)} sets without a target {'serve the' if used else 'are not used: there is no'} penalty")
     if run.first_process:
         run.begin(force)
     kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
@@ -234,7 +232,9 @@ def train(
         raise
     if run.first_process:
         estimator.set_params(workdir=None, verbose=False, tensorboard=False)
-        save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, log=estimator.history_)
+        classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
+        reading = {"table": learnt.schema.to_dict()}
+        save(estimator, out, preprocessing=reading, classes=classes, log=estimator.history_)
         run.end()
         _say_result(estimator, say)
         say(f"wrote {out}")
@@ -275,8 +275,7 @@ def _say_reading(table: Table, say: Say) -> None:
         f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
         f"rows, {len(schema.features)} features, {aim} to predict"
     )
-    if table.dropped:
-        say(f"{table.dropped} rows with missing values are left out")
+    _say_unseen(table, say)
     for feature in schema.features:
         if feature.kind == "category":
             many = len(feature.categories) > max(20, len(data.elements) // 4)
@@ -422,8 +421,9 @@ def _audited(estimator: Any, read: Table, sets: int, orderings: int, seconds: fl
     if len(chosen) == 0:
         raise InputError("no set has a row without missing values; there is nothing to audit")
     if len(chosen) > sets:
-        typer.echo(f"auditing {sets} of {len(chosen)} sets, drawn at random (--sets)")
         chosen = chosen[torch.randperm(len(chosen), generator=generator)[:sets].sort().values]
+    if len(chosen) < len(read.data):
+        typer.echo(f"auditing {len(chosen)} of {len(read.data)} sets: at most --sets, and no empty set")
     data, schema = read.data.select(chosen), read.schema
     labels = _labels(read)
     report = audit(
@@ -527,8 +527,8 @@ def reproduce(
     """Run a table or figure of the paper."""
     from anyorder.paper.runner.reproduce import reproduce as run
 
-    problems = run(**{**context.params, "experiment": experiment, "only": _names(only)})
-    if problems:
+    options = {**context.params, "only": _names(only)}
+    if run(options.pop("experiment"), **options):  # the problems of trials that failed
         raise typer.Exit(1)
 
 
