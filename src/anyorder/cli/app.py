@@ -505,8 +505,7 @@ def data_where(name: str | None = Argument(None, help="Data set whose files are 
         places = " or ".join(map(str, sources.data_folders()))
         advice = f"the same data is here as {others[0]} (anyorder data where {others[0]})" if others else source.advice
         raise InputError(f"{name} is in none of the folders searched ({places}); {advice}")
-    typer.echo("
-".join(str(folder / file) for file in source.files))
+    typer.echo("\n".join(str(folder / file) for file in source.files))
 
 
 @app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")
