@@ -114,10 +114,10 @@ def _example(model: nn.Module, recurrence: Recurrence, batch: int) -> tuple[Tens
 
 
 def _elements(model: nn.Module, batch: int, generator: torch.Generator) -> Tensor:
-    door: Any = model.door
-    if door.table is not None:
-        return torch.randint(len(door.table), (batch, 1), generator=generator)
-    drawn = torch.randn(batch, door.in_features, generator=generator).to(door.like.dtype)
+    subject: Any = getattr(model, "inner", model)
+    if subject.table is not None:
+        return torch.randint(subject.table.num_embeddings, (batch, 1), generator=generator)
+    drawn = torch.randn(batch, subject.in_features, generator=generator).to(subject.dtype)
     return model.mean + model.scale * drawn if isinstance(model, Standardised) else drawn
 
 

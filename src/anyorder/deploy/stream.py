@@ -165,7 +165,7 @@ class Stream:
         chunk = elements if isinstance(elements, Tensor) else torch.as_tensor(np.asarray(elements))
         tensors = [*self.model.parameters(), *tree_leaves(self._state)]
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-        if floating and getattr(getattr(self.model, "door", None), "table", None) is None:
+        if floating and getattr(getattr(self.model, "inner", self.model), "table", None) is None:
             kind = floating[0].dtype
             if isinstance(self.model, Standardised):
                 kind = torch.promote_types(kind, chunk.dtype if chunk.is_floating_point() else torch.float64)

@@ -1,4 +1,4 @@
-"""Several aggregators side by side, as in principal neighbourhood aggregation."""
+"""Several aggregators side by side: principal neighbourhood aggregation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import one_of, real_number
-from anyorder.models.base import ACTIVATIONS, Embedding, SetModel, choices, layer_widths, mlp, pool, probability
+from anyorder.models.base import Embedding, SetModel, mlp, pool
+
+_AGGREGATORS = ("mean", "max", "min", "std", "sum")
+_SCALERS = ("identity", "amplification", "attenuation")
 
 
 class MultiAggregation(SetModel):
-    """Several aggregators times several size scalers, side by side (PNA; Corso et al., 2020), then ρ.
+    """Several aggregators times several size scalers, side by side, then ρ (PNA; Corso et al., 2020).
 
-    Each of ``aggregators`` (of "mean", "max", "min", "std", "sum") of φ(x_i) is taken times each of ``scalers``:
+    Each of ``aggregators`` ("mean", "max", "min", "std", "sum") of φ(x_i) is taken times each of ``scalers``:
     "identity" 1, "amplification" log(n + 1)/δ, "attenuation" δ/log(n + 1), with δ = log(``typical_size`` + 1).
-    n counts from 1 in the scalers, so that an empty set has a finite answer.
+    The scalers take n as at least 1, so an empty set has a finite output.
 
     >>> MultiAggregation(3, 2)(torch.randn(5, 7, 3)).shape
     torch.Size([5, 2])
@@ -41,22 +44,15 @@ class MultiAggregation(SetModel):
         embedding: Embedding | None = None,
     ) -> None:
         super().__init__(in_features, out_features, embedding)
-        phi, rho = layer_widths("phi", phi, empty=False), layer_widths("rho", rho)
-        self.aggregators = choices("aggregators", aggregators, ("mean", "max", "min", "std", "sum"))
-        self.scalers = choices("scalers", scalers, ("identity", "amplification", "attenuation"))
+        self.aggregators = [one_of("aggregators", how, _AGGREGATORS) for how in aggregators]
+        self.scalers = [one_of("scalers", how, _SCALERS) for how in scalers]
         self.scale = math.log(real_number("typical_size", typical_size, above=0.0) + 1.0)
-        one_of("activation", activation, ACTIVATIONS)
-        probability("dropout", dropout)
-        self.phi = mlp(self.door.features, phi, None, activation)
-        width = phi[-1] * len(self.aggregators) * len(self.scalers)
+        self.phi = mlp(self.element_features, phi, None, activation)
+        width = [self.element_features, *phi][-1] * len(self.aggregators) * len(self.scalers)
         self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(width, rho, out_features, activation, dropout))
-        self._built_with(
-            phi=phi, rho=rho, aggregators=self.aggregators, scalers=self.scalers, typical_size=typical_size,
-            activation=activation, dropout=dropout, embedding=embedding,
-        )  # fmt: skip
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, lengths, mask = self.door(elements, lengths)
+        elements, lengths, mask = self.masked(elements, lengths)
         encoded = self.phi(elements)
         pooled = torch.cat([pool(encoded, mask, how) for how in self.aggregators], dim=1)
         size = pooled.new_full((len(pooled),), elements.shape[1]) if lengths is None else lengths.clamp(min=1)

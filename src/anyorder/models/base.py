@@ -1,8 +1,11 @@
-"""What set models share: a registry, the door batches come through, pooling, averaging over orderings."""
+"""What set models share: a registry, the check of a batch, pooling, averaging over orderings."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -18,78 +21,154 @@ from anyorder.checks import (
     checked_elements,
     checked_lengths,
     one_of,
-    real_number,
     require_finite,
     whole_number,
 )
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
+from anyorder.recurrences.trajectory import tree_leaves
 
 MODELS: dict[str, type[SetModel]] = {}
-SETTINGS = ("orderings", "seed", "combine")  # attributes that may be set on a model that was built already
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 COMBINE = ("mean", "vote")
+_SETTINGS = ("orderings", "seed", "combine")  # attributes that may be changed on a model that was built
 
 Embedding = tuple[int, int, str]  # how many integers, how many dimensions, "frozen" or "learned"
 
 
 class SetModel(nn.Module):
-    """What set models share: a name in the registry, the arguments they were built with, a description.
+    """The base of all set models: a registered name, a configuration, a description.
 
-    ``invariant``: the order of the elements cannot change the output, by construction. ``streams``: it has
-    ``encode``, ``recurrence`` and ``readout``, so elements can arrive one by one at a constant cost.
+    ``invariant``: the output cannot depend on the order of the elements. ``streams``: the model has ``encode``,
+    ``recurrence`` and ``readout``, so elements can arrive one by one at a constant cost.
+    A subclass with a ``name`` is registered in :data:`MODELS`. Its ``forward`` calls :meth:`masked` or :meth:`filled`.
     """
 
     name: ClassVar[str]
     invariant: bool = False
     streams: bool = False
+    recurrence: Any  # of a model that streams
+    _arguments: Any
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" in cls.__dict__:
             MODELS[cls.name] = cls
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recorded(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, in_features: int, out_features: int, embedding: Embedding | None = None) -> None:
         super().__init__()
-        self.in_features = whole_number("in_features", in_features)
+        self.in_features = self.element_features = whole_number("in_features", in_features)
         self.out_features = whole_number("out_features", out_features)
-        self.door = Door(self.in_features, embedding)
-        self.register_load_state_dict_post_hook(_door_follows_weights)
-
-    def _built_with(self, **arguments: Any) -> None:
-        self._arguments = {"in_features": self.in_features, "out_features": self.out_features, **arguments}
-        for name, value in arguments.items():
-            if isinstance(value, nn.Module):
-                self._arguments[name] = type(value)
-        self._settings = {name: getattr(self, name) for name in SETTINGS if name in arguments}
+        self.table: nn.Embedding | None = None
+        if embedding is None:
+            return
+        if self.in_features != 1:
+            raise InputError(f"in_features must be 1 with an embedding of integers [B, T, 1]; got {in_features}")
+        integers, dimensions, kind = embedding
+        self.element_features = whole_number("embedding[1]", dimensions)
+        table = torch.empty(whole_number("embedding[0]", integers), self.element_features).uniform_(-0.5, 0.5)
+        frozen = one_of("embedding[2]", kind, ("frozen", "learned")) == "frozen"
+        self.table = nn.Embedding.from_pretrained(table, freeze=frozen)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, ready for JSON: ``MODELS[model.name](**model.config())`` rebuilds it."""
+        """The constructor's arguments as JSON values; ``MODELS[model.name](**config)`` builds the model again."""
         config = {}
-        changed = {
-            name: getattr(self, name) for name, before in self._settings.items() if getattr(self, name) != before
-        }
-        for name, value in {**self._arguments, **changed}.items():
+        for name, value in self._arguments.items():
             if isinstance(value, type):
                 raise InputError(
-                    f"{name} was given as an own module ({value.__name__}), which a configuration cannot describe; "
-                    "build the model in code and keep its state_dict(), or use the built-in options"
+                    f"{name} is a module of your own ({value.__name__}), which a configuration cannot describe; "
+                    "keep the state_dict() and build the model in code"
                 )
-            config[name] = _plain(value)
+            config[name] = _plain(getattr(self, name) if name in _SETTINGS else value)
         return config
 
     def describe(self) -> dict[str, Any]:
-        """What the model is and costs; ``state_size``: numbers kept to go on with a set, None if all elements."""
+        """A dict of the model's name, number of trained parameters, state size, ``invariant`` and ``streams``.
+
+        ``state_size``: how many numbers a stream keeps; None if the model needs all elements.
+        """
+        start = tree_leaves(self.recurrence.start(1)) if self.streams else None
         return {
             "name": self.name,
             "parameters": sum(p.numel() for p in self.parameters() if p.requires_grad),
-            "state_size": self._state_size(),
+            "state_size": None if start is None else sum(leaf.numel() for leaf in start),
             "invariant": self.invariant,
             "streams": self.streams,
         }
 
-    def _state_size(self) -> int | None:
-        return None
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights, which floating elements must share."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+
+    def check(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
+        """The batch as it is, once known to be sound; T = 0 becomes one place of padding."""
+        elements = checked_elements(elements)
+        lengths = checked_lengths(lengths, elements)
+        batch, longest, features = elements.shape
+        if features != self.in_features:
+            raise InputError(f"elements must have {self.in_features} features; got shape {list(elements.shape)}")
+        if longest == 0:
+            elements = elements.new_zeros(batch, 1, features)
+            lengths = torch.zeros(batch, dtype=torch.int64, device=elements.device)
+        if self.table is not None:
+            expected, fits = "integers", not elements.is_floating_point() and elements.dtype != torch.bool
+        else:
+            expected, fits = str(self.dtype), elements.dtype == self.dtype
+        if not fits and not (self.table is None and torch.is_autocast_enabled(elements.device.type)):
+            raise InputTypeError(f"elements must be {expected}, as the model's weights need; got {elements.dtype}")
+        require_finite(elements, lengths)
+        return elements, lengths
+
+    def filled(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
+        """The checked, embedded batch with true elements as padding, for an encoder that reads padding too."""
+        elements, lengths = self.check(elements, lengths)
+        return self._embedded(filled(elements, lengths)), lengths
+
+    def masked(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The checked, embedded batch with zeros as padding; the lengths; the mask ``[B, T]``, True at elements.
+
+        Lengths and mask are None if every set is full. T is at least 1.
+        """
+        elements, lengths = self.check(elements, lengths)
+        if lengths is None:
+            return self._embedded(elements), None, None
+        mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
+        elements = elements.masked_fill(~mask[:, :, None], 0)
+        if self.table is not None:
+            elements = self._embedded(elements).masked_fill(~mask[:, :, None], 0)
+        return elements, lengths, mask
+
+    def _embedded(self, elements: Tensor) -> Tensor:
+        if self.table is None:
+            return elements
+        index = elements[:, :, 0].long()
+        if not torch.compiler.is_compiling():
+            low, high = torch.stack([index.min(), index.max()]).tolist()
+            if low < 0 or high >= self.table.num_embeddings:
+                raise InputError(
+                    f"elements must be integers from 0 to {self.table.num_embeddings - 1} for this embedding; "
+                    f"got {low if low < 0 else high}"
+                )
+        return self.table(index)
+
+
+def _recorded(init: Callable[..., None]) -> Callable[..., None]:
+    """``init``, which then also keeps its arguments for :meth:`SetModel.config`; of a module, its type."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def recording(self: SetModel, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = list(bound.arguments.items())[1:]
+        self._arguments = {name: type(v) if isinstance(v, nn.Module) else v for name, v in arguments}
+
+    return recording
 
 
 def _plain(value: Any) -> Any:
@@ -99,19 +178,12 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _door_follows_weights(model: SetModel, _: Any) -> None:
-    """Weights that were put in place of others, ``load_state_dict(assign=True)``, may be of another dtype."""
-    weight = next((p for p in model.parameters() if p.is_floating_point()), model.door.like)
-    model.door.like = weight.detach().new_empty(0)
-
-
 class Standardised(SetModel):
-    """A model that knows its units: y = σ_y · model((x − μ_x) / σ_x) + μ_y, raw elements to raw outputs.
+    """A model with units: y = σ_y · model((x − μ_x) / σ_x) + μ_y, from raw elements to raw outputs.
 
     ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
-    ``scale`` (of the elements), ``out_mean`` and ``out_scale``, set by :meth:`set_units`, at first 0 and 1. Integer
-    elements are passed on as they are; floating ones may be wider than the weights, and are rounded once the units are
-    out. It streams, exports and is audited like the model inside.
+    ``scale`` (of the elements), ``out_mean`` and ``out_scale``: 0 and 1 until :meth:`set_units`. Integer elements are
+    passed on unchanged. Floating elements may have a wider dtype than the weights; they are rounded after scaling.
 
     >>> import anyorder.models
     >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
@@ -131,64 +203,60 @@ class Standardised(SetModel):
     ) -> None:
         super().__init__(in_features, out_features)
         one_of("model", model, [name for name in MODELS if name != self.name])
-        self.inner = MODELS[model](in_features, out_features, **(options or {}))
-        self.door = self.inner.door
+        self.inner: Any = MODELS[model](in_features, out_features, **(options or {}))
         for name, size in {"mean": in_features, "out_mean": out_features}.items():
             self.register_buffer(name, torch.zeros(size))
             self.register_buffer(name.replace("mean", "scale"), torch.ones(size))
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
-        self._built_with(model=model, options=options)
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
-        """Set all four; returns the model. One that votes rounds its outputs, so these keep their own units."""
+        """The model itself, with these units. A model that votes rounds its outputs, so these keep no units."""
         values = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
         units = {name: torch.as_tensor(value) for name, value in values.items()}
-        other = bool(units["out_mean"].any() or (units["out_scale"] != 1).any())
-        if other and getattr(self.inner, "combine", "mean") == "vote":
+        changed = bool(units["out_mean"].any() or (units["out_scale"] != 1).any())
+        if changed and getattr(self.inner, "combine", "mean") == "vote":
             raise InputError(
-                "a model with combine='vote' rounds its outputs, so they must stay in units of their own; got "
-                f"out_mean={units['out_mean'].tolist()}, out_scale={units['out_scale'].tolist()} (use combine='mean', "
-                "or standardize=False in an estimator)"
+                "out_mean must be 0 and out_scale 1 for a model with combine='vote', which rounds its outputs; "
+                f"got {units['out_mean'].tolist()} and {units['out_scale'].tolist()} (use combine='mean')"
             )
         for name, unit in units.items():
             getattr(self, name).copy_(unit)
         return self
 
     def config(self) -> dict[str, Any]:
-        own = ("in_features", "out_features")
-        options = {name: value for name, value in self.inner.config().items() if name not in own}
+        options = self.inner.config()
+        del options["in_features"], options["out_features"]
         return {**super().config(), "options": options}
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self._raw(self.inner(self._standard(elements), lengths))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """What the recurrence inside reads, from raw elements."""
-        return self.inner.encode(self._standard(elements), lengths)  # type: ignore[operator]
+        """The elements that the recurrence inside reads, from raw elements."""
+        return self.inner.encode(self._standard(elements), lengths)
+
+    def readout(self, state: Any) -> Tensor:
+        """The output, in raw units, of a state of the recurrence inside."""
+        return self._raw(self.inner.readout(state))
 
     @property
     def recurrence(self) -> Any:
         return self.inner.recurrence
 
-    def readout(self, state: Any) -> Tensor:
-        """The output, in raw units, of a state of the recurrence inside."""
-        return self._raw(self.inner.readout(state))  # type: ignore[operator]
-
     @property
     def orderings(self) -> int:
-        """Over how many orderings the model inside averages."""
+        """The number of orderings that the model inside averages over."""
         return int(getattr(self.inner, "orderings", 1))
 
     @orderings.setter
     def orderings(self, value: int) -> None:
-        if not hasattr(self.inner, "orderings"):
-            raise InputError(f"the model inside, {self.inner.name!r}, does not average over orderings; got {value!r}")
-        self.inner.orderings = whole_number("orderings", value)  # type: ignore[assignment]
+        self.inner.orderings = whole_number("orderings", value)
 
     def _standard(self, elements: Tensor) -> Tensor:
-        readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
-        if not readable or elements.shape[2] != self.in_features:
-            return elements  # for the door inside to take or refuse
+        if not isinstance(elements, Tensor) or not elements.is_floating_point():
+            return elements  # integers of an embedding
+        if elements.dim() != 3 or elements.shape[2] != self.in_features:
+            return elements  # the model inside says what is wrong
         standard = (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
         wider = elements.dtype.itemsize > self.mean.dtype.itemsize
         return standard.to(self.mean.dtype) if wider else standard
@@ -196,113 +264,15 @@ class Standardised(SetModel):
     def _raw(self, output: Tensor) -> Tensor:
         return output * self.out_scale + self.out_mean
 
-    def _state_size(self) -> int | None:
-        return self.inner._state_size()
-
-
-class Door(nn.Module):
-    """Checks a batch once, embeds integer elements, and puts zeros where there is padding.
-
-    ``(elements, lengths) -> (elements [B, T, features], lengths, mask [B, T])``, the last two None if every
-    sample is full; T is at least 1.
-    """
-
-    like: Tensor
-    table: Tensor | None
-
-    def __init__(self, in_features: int, embedding: Embedding | None) -> None:
-        super().__init__()
-        self.in_features = self.features = in_features
-        self.register_buffer("like", torch.empty(0), persistent=False)  # follows the model's dtype
-        self.table = None
-        if embedding is None:
-            return
-        if not isinstance(embedding, (tuple, list)) or len(embedding) != 3:
-            raise InputError(f"embedding must be (integers, dimensions, 'frozen' or 'learned'); got {embedding!r}")
-        if in_features != 1:
-            raise InputError(f"an embedding reads integers [B, T, 1], so in_features must be 1; got {in_features}")
-        integers = whole_number("embedding[0], the number of integers,", embedding[0])
-        self.features = whole_number("embedding[1], the dimensions,", embedding[1])
-        table = torch.empty(integers, self.features).uniform_(-0.5, 0.5)
-        if one_of("embedding[2]", embedding[2], ("frozen", "learned")) == "learned":
-            self.table = nn.Parameter(table)
-        else:
-            del self.table
-            self.register_buffer("table", table)
-
-    def for_encoder(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
-        """The batch for an encoder that reads padding too: there stands a true element (:func:`filled`)."""
-        elements, lengths = self.check(elements, lengths)
-        elements = filled(elements, lengths)
-        return (elements if self.table is None else self._embed(elements)), lengths
-
-    def forward(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        elements, lengths = self.check(elements, lengths)
-        if lengths is None:
-            return (elements if self.table is None else self._embed(elements)), None, None
-        mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
-        padding = ~mask[:, :, None]
-        elements = elements.masked_fill(padding, 0)
-        if self.table is not None:
-            elements = self._embed(elements).masked_fill(padding, 0)
-        return elements, lengths, mask
-
-    def check(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
-        """The batch as it is, once it is known to be sound; T = 0 becomes one place of padding."""
-        elements = checked_elements(elements)
-        lengths = checked_lengths(lengths, elements)
-        batch, longest, features = elements.shape
-        if features != self.in_features:
-            raise InputError(f"elements must have {self.in_features} features; got shape {list(elements.shape)}")
-        if longest == 0:
-            elements = elements.new_zeros(batch, 1, features)
-            lengths = torch.zeros(batch, dtype=torch.int64, device=elements.device)
-        self._check_dtype(elements)
-        require_finite(elements, lengths)
-        return elements, lengths
-
-    def _check_dtype(self, elements: Tensor) -> None:
-        if self.table is not None:
-            if elements.is_floating_point() or elements.dtype == torch.bool:
-                raise InputTypeError(f"an embedding reads integer elements (int64); got dtype {elements.dtype}")
-        elif elements.dtype != self.like.dtype and not torch.is_autocast_enabled(elements.device.type):
-            raise InputTypeError(
-                f"elements are {elements.dtype}, the model's weights {self.like.dtype}; convert one, e.g. "
-                f"elements.to({self.like.dtype})"
-            )
-
-    def _embed(self, elements: Tensor) -> Tensor:
-        assert self.table is not None
-        index = elements[:, :, 0].long()
-        if not torch.compiler.is_compiling():
-            low, high = torch.stack([index.min(), index.max()]).tolist()
-            if low < 0 or high >= len(self.table):
-                raise InputError(
-                    f"integer elements must be from 0 to {len(self.table) - 1}, the embedding's; "
-                    f"got {low if low < 0 else high}"
-                )
-        return F.embedding(index, self.table)
-
-
-def layer_widths(name: str, value: Any, *, empty: bool = True) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise InputTypeError(f"{name} must be a tuple of layer widths, such as (64, 64); got {value!r}")
-    if not value and not empty:
-        raise InputError(f"{name} must hold at least one layer width, such as (64,); got {value!r}")
-    return tuple(whole_number(f"{name}[{i}]", width) for i, width in enumerate(value))
-
-
-def probability(name: str, value: Any) -> float:
-    return real_number(name, value, at_least=0.0, below=1.0)
-
 
 def mlp(
     features: int, widths: Sequence[int], out_features: int | None, activation: str, dropout: float = 0.0
 ) -> nn.Sequential:
     """Linear and activation (and dropout) for each width, then a linear layer if ``out_features`` is given."""
+    nonlinearity = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     layers: list[nn.Module] = []
     for width in widths:
-        layers += [nn.Linear(features, width), ACTIVATIONS[activation]()]
+        layers += [nn.Linear(features, whole_number("a layer's width", width)), nonlinearity()]
         layers += [nn.Dropout(dropout)] if dropout else []
         features = width
     if out_features is not None:
@@ -310,10 +280,23 @@ def mlp(
     return nn.Sequential(*layers)
 
 
-def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """``values [B, M, F]`` -> ``[B, F]``: their sum, mean, max, min or std where ``mask``; of nothing, 0.
+def encoder_of(encoder: Sequence[int] | nn.Module, features: int, activation: str) -> tuple[nn.Module, int]:
+    """φ and the width of what it gives; ``encoder`` is the widths of an MLP or a module of the user's."""
+    if not isinstance(encoder, nn.Module):
+        return mlp(features, encoder, None, activation), int([features, *encoder][-1])
+    weight = next(encoder.parameters(), torch.empty(0))
+    with torch.no_grad():  # a copy, so that nothing in the user's module is touched
+        encoded = copy.deepcopy(encoder).eval()(weight.new_zeros(1, 1, features))
+    if encoded.dim() != 3 or encoded.shape[:2] != (1, 1):
+        got = f"[1, 1, {features}] to {list(encoded.shape)}"
+        raise InputError(f"encoder must map [B, T, {features}] to [B, T, E]; it maps {got}")
+    return encoder, encoded.shape[2]
 
-    Values of half precision are summed in single precision: a sum on the way to a mean may be beyond theirs.
+
+def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
+    """``values [B, M, F]`` -> ``[B, F]``: their sum, mean, max, min or std where ``mask``; 0 of an empty set.
+
+    Values of half precision are summed in single precision: a sum on the way to a mean may overflow.
     """
     if how in ("max", "min"):
         worst, best = (-math.inf, torch.amax) if how == "max" else (math.inf, torch.amin)
@@ -333,7 +316,7 @@ def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
 
 
 def fixed_orderings(lengths: Tensor, longest: int, draws: int, seed: int) -> Tensor:
-    """Orderings ``[B, draws, longest]`` that depend on ``seed`` and each sample's own length, nothing else."""
+    """Orderings ``[B, draws, longest]`` that depend on ``seed`` and each set's own length, nothing else."""
     index = torch.arange(longest, device="cpu").expand(len(lengths), draws, longest).clone()
     for length in lengths.unique().tolist():
         generator = torch.Generator().manual_seed((seed * 1_000_003 + length) % 2**63)
@@ -351,11 +334,11 @@ def average_over_orderings(
     seed: int = 0,
     combine: str = "mean",
 ) -> Tensor:
-    """Predict under ``orderings`` random orderings of each sample and combine: ``[B, out_features]``.
+    """The predictions ``[B, out_features]``, combined over random ``orderings`` of each set.
 
     ``combine="mean"``: the mean output. ``"vote"``: of one output column, the most frequent rounded value (the
-    smallest of equals); of several, the share of orderings that chose each class. The orderings depend on
-    ``seed`` and a sample's own length alone, so a prediction can be repeated, in any batch.
+    smallest if several are); of several columns, the share of orderings that chose each class. The orderings depend
+    on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch.
 
     >>> first = lambda elements, lengths: elements[:, 0]
     >>> mean = average_over_orderings(first, torch.tensor([[[0.0], [8.0]]]), orderings=1000)
@@ -376,26 +359,3 @@ def average_over_orderings(
     if out.shape[2] == 1:
         return out.round().mode(1).values
     return F.one_hot(out.argmax(2), out.shape[2]).to(out.dtype).mean(1)
-
-
-def encoded_width(encoder: nn.Module, features: int) -> int:
-    """The width of what an own encoder gives back, found by showing a copy of it one zero element."""
-    weight = next(encoder.parameters(), torch.empty(0))
-    probe = torch.zeros(1, 1, features, dtype=weight.dtype, device=weight.device)
-    try:
-        with torch.no_grad():
-            encoded = copy.deepcopy(encoder).eval()(probe)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise InputError(f"encoder must map [B, T, {features}] to [B, T, E]; on zeros it failed: {error}") from error
-    if not isinstance(encoded, Tensor) or encoded.dim() != 3 or encoded.shape[:2] != (1, 1):
-        got = list(encoded.shape) if isinstance(encoded, Tensor) else type(encoded).__name__
-        raise InputError(f"encoder must map [B, T, {features}] to [B, T, E]; from [1, 1, {features}] it made {got}")
-    return encoded.shape[2]
-
-
-def choices(name: str, value: Any, allowed: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or not value:
-        raise InputTypeError(
-            f"{name} must be a tuple of at least one of {', '.join(map(repr, allowed))}; got {value!r}"
-        )
-    return tuple(one_of(f"{name}[{i}]", choice, allowed) for i, choice in enumerate(value))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, one_of
-from anyorder.models.base import ACTIVATIONS, Embedding, SetModel, layer_widths, mlp, pool, probability
+from anyorder.models.base import ACTIVATIONS, Embedding, SetModel, mlp, pool
 from anyorder.recurrences.base import recurrence
-from anyorder.recurrences.trajectory import State, tree_leaves
+from anyorder.recurrences.trajectory import State
 
 
 class EquivariantMax(nn.Module):
-    """x_i -> Γ x_i − Λ max_j x_j + b: DeepSets' equivariant layer for point clouds, the maximum taken over the set."""
+    """x_i -> Γ x_i − Λ max_j x_j + b: DeepSets' equivariant layer for point clouds."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class EquivariantMax(nn.Module):
 class DeepSets(SetModel):
     """y = ρ(pool φ(x_i)) (Zaheer et al., 2017), ``pooling`` by "sum", "mean" or "max".
 
-    ``phi``: widths of φ, ``activation`` after every layer; ``rho``: hidden widths of ρ. ``equivariant=True`` makes
-    every layer of φ see the set's maximum (:class:`EquivariantMax`), as the point-cloud version does; the model then
-    holds the whole set. ``dropout`` acts before every linear layer of ρ. Without equivariant layers the pooling
-    is a recurrence that commutes: ``encode``, ``recurrence`` and ``readout`` stream it.
+    ``phi``: widths of φ, ``activation`` after every layer; ``rho``: hidden widths of ρ. ``dropout`` acts before every
+    linear layer of ρ. ``equivariant=True``: every layer of φ sees the set's maximum (:class:`EquivariantMax`), as in
+    the point-cloud version. Without it the model streams: ``encode``, ``recurrence`` and ``readout`` give the same
+    output element by element.
 
     >>> DeepSets(3, 2, phi=(32, 16), pooling="max")(torch.randn(5, 7, 3)).shape
     torch.Size([5, 2])
@@ -56,30 +56,23 @@ class DeepSets(SetModel):
         embedding: Embedding | None = None,
     ) -> None:
         super().__init__(in_features, out_features, embedding)
-        phi, rho = layer_widths("phi", phi, empty=False), layer_widths("rho", rho)
         self.pooling = one_of("pooling", pooling, _POOL_STEPS)
-        one_of("activation", activation, ACTIVATIONS)
-        probability("dropout", dropout)
         self.equivariant = bool(equivariant)
-        width = self.door.features
+        widths = (self.element_features, *phi)
         if equivariant:
-            shapes = zip((width, *phi), phi, strict=False)
-            self.phi: nn.Module = nn.ModuleList(EquivariantMax(before, after) for before, after in shapes)
+            layers = zip(widths, phi, strict=False)
+            self.phi: nn.Module = nn.ModuleList(EquivariantMax(before, after) for before, after in layers)
             self.streams = False
         else:
-            self.phi = mlp(width, phi, None, activation)
-            start = torch.zeros(1, phi[-1])
-            count = torch.zeros(1, 1, dtype=torch.int64)  # exact however many elements there are, in any precision
+            self.phi = mlp(self.element_features, phi, None, activation)
+            start = torch.zeros(1, widths[-1])
+            count = torch.zeros(1, 1, dtype=torch.int64)  # exact for any number of elements, in any precision
             self.recurrence = recurrence(_POOL_STEPS[pooling], start=start if pooling == "sum" else (start, count))
-        self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(phi[-1], rho, out_features, activation, dropout))
+        self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(widths[-1], rho, out_features, activation, dropout))
         self.activation = ACTIVATIONS[activation]()
-        self._built_with(
-            phi=phi, rho=rho, pooling=pooling, equivariant=equivariant, activation=activation, dropout=dropout,
-            embedding=embedding,
-        )  # fmt: skip
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, _, mask = self.door(elements, lengths)
+        elements, _, mask = self.masked(elements, lengths)
         if isinstance(self.phi, nn.ModuleList):
             for layer in self.phi:
                 elements = self.activation(layer(elements, mask))
@@ -91,14 +84,11 @@ class DeepSets(SetModel):
         """φ of every element, ``[B, T, D] -> [B, T, W]``; padding beyond ``lengths`` is read as zeros."""
         if self.equivariant:
             raise InputError("equivariant layers need the whole set: this DeepSets cannot encode element by element")
-        return self.phi(self.door(elements, lengths)[0])
+        return self.phi(self.masked(elements, lengths)[0])
 
     def readout(self, state: State) -> Tensor:
         """ρ of a pooled state: the sum; or (mean, count); or (max, count)."""
         return self.rho(state if self.pooling == "sum" else state[0])
-
-    def _state_size(self) -> int | None:
-        return None if self.equivariant else sum(leaf.numel() for leaf in tree_leaves(self.recurrence.start(1)))
 
 
 def _add(element: Tensor, state: Tensor) -> Tensor:

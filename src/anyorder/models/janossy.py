@@ -8,21 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder.checks import InputError, one_of, whole_number
+from anyorder.checks import one_of, whole_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import filled
-from anyorder.models.base import (
-    ACTIVATIONS,
-    COMBINE,
-    Embedding,
-    SetModel,
-    average_over_orderings,
-    encoded_width,
-    layer_widths,
-    mlp,
-    pool,
-    probability,
-)
+from anyorder.models.base import COMBINE, Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.recurrences.base import Recurrence
 
@@ -31,13 +20,13 @@ class JanossyPooling(SetModel):
     """The mean of an order-sensitive function over orderings (Murphy et al., 2019), k-ary or recurrent.
 
     ``k`` = 1, 2 or 3: y = ρ(mean over the ordered k-tuples of distinct elements of φ(x_1, …, x_k)), or their sum
-    with ``pooling="sum"``; φ is an MLP of widths ``encoder`` (default ``(hidden,)``). Exact, n^k tuples; a set of
-    fewer than k elements is completed with zeros, an empty one pools to 0.
+    with ``pooling="sum"``. φ is an MLP of widths ``encoder`` (default ``(hidden,)``). All n^k tuples are read. Zeros
+    complete a set of fewer than k elements; an empty set is pooled to 0.
 
-    ``k=None``: the recurrent π-SGD form. In training each sample is read once, in a fresh random ordering; in eval
-    mode ``orderings`` (default 20) of them are read and combined by ``combine`` "mean" (default) or "vote", as in
-    :func:`average_over_orderings` with ``seed``. ``cell``, ``layers`` and ``learned_start`` are for this form; they
-    and what both forms take mean what they do in :class:`RecurrentSetModel`.
+    ``k=None``: the recurrent π-SGD form, with ``cell``, ``layers`` and ``learned_start`` of
+    :class:`RecurrentSetModel`. In training each set is read once, in a fresh random ordering. In eval mode
+    ``orderings`` of them, drawn from ``seed``, are combined by ``combine`` ("mean" or "vote", see
+    :func:`average_over_orderings`). Options of the other form are ignored.
 
     >>> pairs = JanossyPooling(3, 1, k=2)
     >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5, combine="vote").eval()
@@ -53,63 +42,40 @@ class JanossyPooling(SetModel):
         out_features: int,
         k: int | None = None,
         *,
-        cell: str | Recurrence | None = None,
+        cell: str | Recurrence = "gru",
         hidden: int = 64,
-        layers: int | None = None,
+        layers: int = 1,
         encoder: Sequence[int] | nn.Module | None = None,
         readout: Sequence[int] | nn.Module | None = None,
-        learned_start: bool | None = None,
-        orderings: int | None = None,
-        combine: str | None = None,
-        seed: int | None = None,
-        pooling: str | None = None,
+        learned_start: bool = True,
+        orderings: int = 20,
+        combine: str = "mean",
+        seed: int = 0,
+        pooling: str = "mean",
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
     ) -> None:
-        super().__init__(in_features, out_features, embedding)
-        recurrent_only = {
-            "cell": cell, "layers": layers, "learned_start": learned_start, "orderings": orderings,
-            "combine": combine, "seed": seed,
-        }  # fmt: skip
-        for name, value in {"pooling": pooling}.items() if k is None else recurrent_only.items():
-            if value is not None:
-                form = "recurrent form (k=None)" if k is None else f"k-ary form (k={k})"
-                raise InputError(f"{name} has no meaning in the {form} of JanossyPooling; got {name}={value!r}")
-        self.k = None if k is None else one_of("k", k, (1, 2, 3))
+        super().__init__(in_features, out_features, embedding if k else None)
+        self.k = one_of("k", k, (None, 1, 2, 3))
         self.invariant = k is not None
-        self.orderings = whole_number("orderings", 20 if orderings is None else orderings)
-        self.combine = one_of("combine", "mean" if combine is None else combine, COMBINE)
-        self.seed = whole_number("seed", 0 if seed is None else seed, 0)
-        self.pooling = one_of("pooling", "mean" if pooling is None else pooling, ("mean", "sum"))
+        self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
+        self.combine = one_of("combine", combine, COMBINE)
+        self.pooling = one_of("pooling", pooling, ("mean", "sum"))
         if k is None:
             self.sequence = RecurrentSetModel(
-                in_features, out_features, cell or "gru", hidden, 1 if layers is None else layers, encoder, readout,
-                learned_start is not False, activation=activation, dropout=dropout, embedding=embedding,
+                in_features, out_features, cell, hidden, layers, encoder, readout, learned_start,
+                activation=activation, dropout=dropout, embedding=embedding,
             )  # fmt: skip
-        else:
-            one_of("activation", activation, ACTIVATIONS)
-            width = k * self.door.features
-            if isinstance(encoder, nn.Module):
-                self.phi, width = encoder, encoded_width(encoder, width)
-            else:
-                widths = layer_widths("encoder", (hidden,) if encoder is None else encoder, empty=False)
-                self.phi, width = mlp(width, widths, None, activation), widths[-1]
-            if isinstance(readout, nn.Module):
-                rho: nn.Module = readout
-            else:
-                rho = mlp(width, layer_widths("readout", readout or ()), out_features, activation)
-            self.rho = nn.Sequential(nn.Dropout(probability("dropout", dropout)), rho)
-        self._built_with(
-            k=k, cell=cell, hidden=hidden, layers=layers, encoder=encoder, readout=readout,
-            learned_start=learned_start, orderings=orderings, combine=combine, seed=seed, pooling=pooling,
-            activation=activation, dropout=dropout, embedding=embedding,
-        )  # fmt: skip
+            return
+        self.phi, width = encoder_of(encoder or (hidden,), k * self.element_features, activation)
+        rho = readout if isinstance(readout, nn.Module) else mlp(width, readout or (), out_features, activation)
+        self.rho = nn.Sequential(nn.Dropout(dropout), rho)
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         if self.k is not None:
-            return self._over_tuples(*self.door(elements, lengths)[:2])
-        elements, lengths = self.sequence.door.check(elements, lengths)
+            return self._over_tuples(*self.masked(elements, lengths)[:2])
+        elements, lengths = self.sequence.check(elements, lengths)
         if not self.training:
             return average_over_orderings(
                 self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed, combine=self.combine
@@ -119,7 +85,6 @@ class JanossyPooling(SetModel):
         return self.sequence(reorder(elements, random_orderings(sizes, longest)[:, 0]), lengths)
 
     def _over_tuples(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
-        assert self.k is not None
         missing = max(0, self.k - elements.shape[1])
         if missing and lengths is None:
             lengths = elements.new_full((elements.shape[0],), elements.shape[1], dtype=torch.int64)

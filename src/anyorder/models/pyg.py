@@ -7,33 +7,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-try:
-    from torch_geometric.nn import aggr
-except ImportError as error:
-    raise ImportError(
-        "anyorder.pyg needs torch-geometric: pip install -c constraints.txt '.[peers]' in a checkout"
-    ) from error
-
-from anyorder.checks import InputError, InputTypeError
+from anyorder.checks import InputError, extra
 from anyorder.data.sets import pad_from_batch
 from anyorder.models.recurrent import RecurrentSetModel
-from anyorder.penalties import SIRE, PermutationPenalty, SubsetPenalty
+from anyorder.penalties import SIRE, SubsetPenalty
 from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import Trajectory, tree_leaves
 
-Penalty = SIRE | SubsetPenalty
+__all__ = ["SireAggregation", "penalty_of"]
+
+aggr = extra("torch_geometric.nn", "peers", "anyorder.pyg").aggr
 
 
-class SireAggregation(aggr.Aggregation):
+class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
     """A recurrent aggregation for ``MessagePassing`` layers whose dependence on order can be penalised.
 
     ``x [N, in_channels]`` and the set of each row, ``index [N]`` in any order or ``ptr [B + 1]`` ->
-    ``[B, out_channels]``, h of the top layer after each set's own last element: no padding is read, so neither
-    other sets nor empty ones change an output. In training mode the last forward is kept until the next, and
-    ``aggregation.penalty()`` is its penalty, to be added to the loss; :func:`penalty_of` sums over a whole network.
+    ``[B, out_channels]``: h of the top layer after each set's own last element. Padding is not read, so other sets
+    never change an output. In training mode the last forward is kept, and ``aggregation.penalty()`` is its penalty,
+    to be added to the loss; :func:`penalty_of` sums over a whole network.
 
-    The rows are padded to the largest set, so memory is sets × largest set, not the number of rows: where a few hubs
-    have very many neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
+    The rows are padded to the largest set: memory grows with sets × largest set. Where a few hubs have very many
+    neighbours, sample the neighbours first (torch-geometric's ``NeighborLoader``).
 
     >>> aggregation = SireAggregation(3, 8)
     >>> aggregation(torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])).shape
@@ -50,36 +45,21 @@ class SireAggregation(aggr.Aggregation):
         layers: int = 1,
         *,
         learned_start: bool = True,
-        penalty: Penalty | None = None,
+        penalty: SIRE | SubsetPenalty | None = None,
     ) -> None:
         super().__init__()
-        if penalty is not None and not isinstance(penalty, (SIRE, SubsetPenalty, PermutationPenalty)):
-            raise InputTypeError(
-                f"penalty must be a SIRE, SubsetPenalty or PermutationPenalty; got {type(penalty).__name__} "
-                "(the weight goes into your loss)"
-            )
-        self._named_cell = not isinstance(cell, Recurrence)
-        if isinstance(cell, Recurrence):
-            state = cell.start(1)
-            if not isinstance(state, Tensor) or state.shape != (1, out_channels):
-                got = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
-                raise InputError(
-                    f"an own recurrence must have a state [B, out_channels] = [B, {out_channels}], the output; "
-                    f"got a start state {got}"
-                )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.model = RecurrentSetModel(
             in_channels, out_channels, cell, out_channels, layers, readout=nn.Identity(), learned_start=learned_start
         )
+        self._named_cell = not isinstance(cell, Recurrence)
         self._penalty = SIRE() if penalty is None else penalty
         self._last: Trajectory | None = None
 
     def reset_parameters(self) -> None:
         """Draw fresh weights; a learned start state goes back to zeros."""
         for module in self.model.recurrence.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
+            getattr(module, "reset_parameters", lambda: None)()
         if self._named_cell:
             with torch.no_grad():
                 for leaf in tree_leaves(self.model.recurrence.start(1)):
@@ -96,9 +76,7 @@ class SireAggregation(aggr.Aggregation):
     ) -> Tensor:
         self.assert_two_dimensional_input(x, dim)
         if index is None:
-            assert ptr is not None  # the base class makes an index if both are missing
-            sets = torch.arange(len(ptr) - 1, device=ptr.device)
-            index = sets.repeat_interleave(ptr.diff())
+            index = torch.arange(len(ptr) - 1, device=x.device).repeat_interleave(ptr.diff())  # type: ignore
         self._last = None
         if dim_size == 0:  # two empty sets stand in, so that penalty() has a forward, of 0
             return self.forward(x[:0], index[:0], dim_size=2)[:0]
@@ -111,11 +89,11 @@ class SireAggregation(aggr.Aggregation):
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """The penalty of the last forward in training mode: a scalar with a gradient."""
         if self._last is None:
-            raise InputError("no forward to penalise: call the layer in training mode first, then penalty()")
+            raise InputError("penalty() needs a forward in training mode; call the layer first")
         return self._penalty(self._last, generator=generator)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is of the layer, not of its last forward, whose graph can be neither copied nor saved."""
+        """The layer without its last forward, whose graph can be neither copied nor saved."""
         return {**self.__dict__, "_last": None}
 
     def __repr__(self) -> str:
@@ -131,5 +109,5 @@ def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> 
     """
     values = [m.penalty(generator) for m in network.modules() if isinstance(m, SireAggregation)]
     if not values:
-        raise InputError(f"{type(network).__name__} holds no SireAggregation, so there is nothing to penalise")
+        raise InputError(f"network must hold a SireAggregation; {type(network).__name__} has none")
     return torch.stack(values).sum()

@@ -1,4 +1,4 @@
-"""A recurrence with an encoder and a read-out, the model that the penalties train."""
+"""A recurrence with an encoder and a read-out: the model that the penalties train."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
-from anyorder.models.base import (
-    ACTIVATIONS,
-    Embedding,
-    SetModel,
-    average_over_orderings,
-    encoded_width,
-    layer_widths,
-    mlp,
-    probability,
-)
+from anyorder.checks import InputError, one_of, real_number, whole_number
+from anyorder.models.base import Embedding, SetModel, average_over_orderings, encoder_of, mlp
 from anyorder.recurrences.base import Recurrence, recurrence
 from anyorder.recurrences.known import TwoLayerReLUCell
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
@@ -28,11 +19,10 @@ CELLS = ("rnn", "relu-rnn", "gru", "lstm", "relu")
 
 
 class Readout(nn.Module):
-    """ρ of a state: choose what to read, drop out, map to the outputs.
+    """ρ of a state: choose what to read, apply dropout, map to the outputs.
 
-    With ``layers`` given (torch's cells) it reads h of the top layer; with None (an own recurrence) every tensor
-    of the state, flattened and side by side, or the state as it is if ρ is an own module (its whole numbers and
-    bools are then not dropped).
+    With ``layers`` (a named cell) ρ reads h of the top layer. With None (a recurrence of the user's) ρ reads every
+    tensor of the state, flattened and side by side; a module of the user's reads the state as it is.
     """
 
     def __init__(self, head: nn.Module, dropout: float, layers: int | None, own_head: bool) -> None:
@@ -55,24 +45,27 @@ class Readout(nn.Module):
 class RecurrentSetModel(SetModel):
     """y = ρ(s_n), s_t = f(s_{t−1}, φ(x_t)), s_0 learned: equation 2 of the paper on ragged batches.
 
-    ``cell``: "rnn" (tanh), "relu-rnn", "gru", "lstm", with ``hidden`` units and any number of ``layers``; "relu",
-    the cell of Theorem 4, s' = W1 relu(W2 x + W3 s + B) with ``hidden`` ReLU neurons and ``state_features``
-    (default: ``hidden``) state features; or a Recurrence, which keeps its own size and start. ``encoder`` φ: None,
-    widths of an MLP (``activation`` after every layer), or a module ``[B, T, D] -> [B, T, E]``. ``readout`` ρ:
-    None for a linear layer, hidden widths, or a module. ρ reads h of the top layer (c of an LSTM it does not
-    see); of a Recurrence it reads the whole state.
-
-    ``dropout`` acts once, on what ρ reads: the paper's 0.75 "in the GRU layer", which inside a one-layer nn.GRU
-    would do nothing. ``readout_dropout`` acts after each hidden layer of ρ (the paper's 0.5). ``embedding=(integers,
-    dimensions, "frozen" | "learned")``, from U(−½, ½), is for integer elements ``[B, T, 1]``. ``gate_bias_span=T``
-    draws the update-gate biases of a GRU, the forget-gate biases of an LSTM, from log U(1, T), so that memory
-    spans 1 to T steps from the outset. ``orderings=P > 1`` averages the output over P orderings in eval mode,
-    those of :func:`average_over_orderings` with ``seed``.
+    Args:
+        cell: f with ``hidden`` units and ``layers`` layers: "rnn" (tanh), "relu-rnn", "gru" or "lstm". "relu" is the
+            cell of Theorem 4, s' = W1 relu(W2 x + W3 s + B), with ``hidden`` ReLU neurons and ``state_features``
+            (default: ``hidden``) state features. A Recurrence keeps its own size and start.
+        encoder: φ: None, the widths of an MLP (``activation`` after every layer), or a module
+            ``[B, T, D] -> [B, T, E]``.
+        readout: ρ: None for a linear layer, hidden widths, or a module. ρ reads h of the top layer; of a Recurrence,
+            the whole state.
+        dropout: Acts once, on what ρ reads (the paper's 0.75; inside a one-layer nn.GRU it would do nothing).
+        readout_dropout: Acts after each hidden layer of ρ (the paper's 0.5).
+        embedding: ``(integers, dimensions, "frozen" | "learned")`` for integer elements ``[B, T, 1]``, drawn from
+            U(−½, ½).
+        gate_bias_span: T draws the update-gate biases of a GRU, the forget-gate biases of an LSTM, from log U(1, T):
+            memory then spans 1 to T steps at the start.
+        orderings: P > 1 averages the output over P orderings in eval mode, those of :func:`average_over_orderings`
+            with ``seed``.
 
     >>> model = RecurrentSetModel(3, 2, cell="lstm", hidden=8, encoder=(16,), readout=(16,))
     >>> out, t = model(torch.randn(5, 7, 3), torch.tensor([7, 4, 1, 0, 2]), return_trajectory=True)
-    >>> out.shape, [leaf.shape[1] for leaf in t.last]
-    (torch.Size([5, 2]), [8, 8])
+    >>> out.shape, t.output.shape
+    (torch.Size([5, 2]), torch.Size([5, 8]))
     """
 
     name = "recurrent"
@@ -99,113 +92,86 @@ class RecurrentSetModel(SetModel):
         seed: int = 0,
     ) -> None:
         super().__init__(in_features, out_features, embedding)
-        one_of("activation", activation, ACTIVATIONS)
         self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
-        width = self.door.features
-        if encoder is None:
-            self.encoder: nn.Module = nn.Identity()
-        elif isinstance(encoder, nn.Module):
-            self.encoder = encoder
-            width = encoded_width(encoder, width)
-        else:
-            encoder = layer_widths("encoder", encoder, empty=False)
-            self.encoder = mlp(width, encoder, None, activation)
-            width = encoder[-1]
-        self.recurrence = _build_recurrence(cell, width, hidden, layers, learned_start, gate_bias_span, state_features)
         own_cell, own_head = isinstance(cell, Recurrence), isinstance(readout, nn.Module)
-        read = self._state_size() if own_cell else state_features or hidden
-        if isinstance(readout, nn.Module):
-            if readout_dropout:
-                raise InputError(
-                    f"readout_dropout acts inside a readout of widths; got {readout_dropout} with an own module "
-                    f"({type(readout).__name__}): put the dropout into that"
-                )
-            head: nn.Module = readout
+        without_effect = {
+            "gate_bias_span": gate_bias_span is not None and cell not in ("gru", "lstm"),
+            "state_features": state_features is not None and cell != "relu",
+            "layers": layers != 1 and cell == "relu",
+            "readout_dropout": bool(readout_dropout) and own_head,
+        }
+        if any(without_effect.values()):
+            named = next(name for name, wrong in without_effect.items() if wrong)
+            raise InputError(f"{named} has no effect with this cell or readout; leave it out")
+        self.encoder, width = encoder_of(encoder or (), self.element_features, activation)
+        if isinstance(cell, Recurrence):
+            self.recurrence = cell
+            read = sum(leaf.numel() for leaf in tree_leaves(cell.start(1)))
         else:
-            readout = None if readout is None else layer_widths("readout", readout)
-            head_dropout = probability("readout_dropout", readout_dropout)
-            head = mlp(read, readout or (), out_features, activation, head_dropout)
-        self.readout = Readout(head, probability("dropout", dropout), None if own_cell else layers, own_head)
+            one_of("cell", cell, CELLS)
+            hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
+            if cell == "relu":
+                read = hidden if state_features is None else whole_number("state_features", state_features)
+                self.recurrence = _relu_recurrence(width, read, hidden, learned_start)
+            else:
+                read = hidden
+                self.recurrence = _torch_recurrence(cell, width, hidden, layers, learned_start, gate_bias_span)
+        head = readout if isinstance(readout, nn.Module) else None
+        self.readout = Readout(
+            head or mlp(read, readout or (), out_features, activation, readout_dropout),  # type: ignore[arg-type]
+            dropout, None if own_cell else layers, own_head,
+        )  # fmt: skip
         if own_head:
             self._require_width()
-        self._built_with(
-            cell=cell, hidden=hidden, layers=layers, encoder=encoder, readout=readout, learned_start=learned_start,
-            activation=activation, dropout=dropout, readout_dropout=readout_dropout, embedding=embedding,
-            gate_bias_span=gate_bias_span, state_features=state_features, orderings=orderings, seed=seed,
-        )  # fmt: skip
 
     def _require_width(self) -> None:
-        """An own read-out must give ``out_features`` columns: shown the start state of one sample, it does or not."""
+        """A read-out of the user's must give ``out_features`` columns: show it the start state of one set."""
         with torch.no_grad():
             out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
         if not isinstance(out, Tensor) or out.shape != (1, self.out_features):
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise InputError(f"readout must map a state of batch B to [B, {self.out_features}]; of one it made {got}")
+            raise InputError(f"readout must map a state of batch 1 to [1, {self.out_features}]; got {got}")
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, E]``; padding beyond ``lengths`` is not read."""
-        return self.encoder(self.door.for_encoder(elements, lengths)[0])
+        return self.encoder(self.filled(elements, lengths)[0])
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, return_trajectory: bool = False) -> Any:
         averaged = self.orderings > 1 and not self.training
-        if averaged and not return_trajectory:
-            return self._average(elements, lengths)
-        elements_in, lengths_in = self.door.for_encoder(elements, lengths)
-        encoded = self.encoder(elements_in)
-        trajectory: Trajectory = self.recurrence.scan_encoded(encoded, lengths_in, last_alone=not return_trajectory)
-        out = self._average(elements, lengths) if averaged else self.readout(trajectory.last)
+        if averaged:
+            out = average_over_orderings(
+                lambda e, n: self.readout(self._scan(e, n, last_alone=True).last),
+                *self.check(elements, lengths), orderings=self.orderings, seed=self.seed,
+            )  # fmt: skip
+            if not return_trajectory:
+                return out
+        trajectory = self._scan(elements, lengths, last_alone=not return_trajectory)
+        if not averaged:
+            out = self.readout(trajectory.last)
         return (out, trajectory) if return_trajectory else out
 
-    def _average(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
-        def once(elements: Tensor, lengths: Tensor | None) -> Tensor:
-            elements, lengths = self.door.for_encoder(elements, lengths)
-            return self.readout(self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=True).last)
-
-        elements, lengths = self.door.check(elements, lengths)
-        return average_over_orderings(once, elements, lengths, orderings=self.orderings, seed=self.seed)
-
-    def _state_size(self) -> int:
-        return sum(leaf.numel() for leaf in tree_leaves(self.recurrence.start(1)))
+    def _scan(self, elements: Tensor, lengths: Tensor | None, last_alone: bool) -> Trajectory:
+        elements, lengths = self.filled(elements, lengths)
+        return self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=last_alone)
 
 
-def _build_recurrence(
-    cell: str | Recurrence,
-    features: int,
-    hidden: int,
-    layers: int,
-    learned_start: bool,
-    gate_bias_span: float | None,
-    state_features: int | None,
+def _relu_recurrence(features: int, state: int, hidden: int, learned_start: bool) -> Recurrence:
+    start = torch.zeros(1, state)
+    step = TwoLayerReLUCell(features, state, hidden)
+    return recurrence(step, start=nn.Parameter(start) if learned_start else start)
+
+
+def _torch_recurrence(
+    cell: str, features: int, hidden: int, layers: int, learned_start: bool, gate_bias_span: float | None
 ) -> Recurrence:
-    if isinstance(cell, Recurrence):
-        if gate_bias_span is not None or state_features is not None:
-            raise InputError("gate_bias_span and state_features are for named cells; set them in your recurrence")
-        return cell
-    if not isinstance(cell, str):
-        raise InputTypeError(
-            f"cell must be one of {', '.join(map(repr, CELLS))} or a Recurrence (anyorder.recurrence makes one); "
-            f"got {type(cell).__name__}"
-        )
-    one_of("cell", cell, CELLS)
-    hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
-    if gate_bias_span is not None and cell not in ("gru", "lstm"):
-        raise InputError(f"gate_bias_span needs gates: cell 'gru' or 'lstm'; got {cell!r}")
-    if state_features is not None and cell != "relu":
-        raise InputError(f"state_features is for cell 'relu', whose state is not its hidden layer; got cell {cell!r}")
-    if cell == "relu":
-        if layers != 1:
-            raise InputError(f"cell 'relu' has one layer; got layers={layers}")
-        state = hidden if state_features is None else whole_number("state_features", state_features)
-        start = torch.zeros(1, state)
-        step = TwoLayerReLUCell(features, state, hidden)
-        return recurrence(step, start=nn.Parameter(start) if learned_start else start)
     module: nn.RNNBase
     if cell == "gru":
         module = nn.GRU(features, hidden, layers, batch_first=True)
     elif cell == "lstm":
         module = nn.LSTM(features, hidden, layers, batch_first=True)
     else:
-        module = nn.RNN(features, hidden, layers, nonlinearity="tanh" if cell == "rnn" else "relu", batch_first=True)
+        kind = "tanh" if cell == "rnn" else "relu"
+        module = nn.RNN(features, hidden, layers, nonlinearity=kind, batch_first=True)
     if gate_bias_span is not None:
         _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
     if not learned_start:
@@ -214,9 +180,9 @@ def _build_recurrence(
 
 
 def _spread_memory(module: nn.RNNBase, span: float) -> None:
-    """Biases of the gates that keep the state from log U(1, span), half of the torch's pair of biases at 0.
+    """Draw the biases of the gates that keep the state from log U(1, span); their second bias in torch is 0.
 
-    GRU: z keeps (rows H to 2H). LSTM: f keeps (rows H to 2H), and i takes in as much less (rows 0 to H).
+    GRU: z keeps the state (rows H to 2H). LSTM: f keeps it (rows H to 2H), and i (rows 0 to H) gets −f.
     """
     h = module.hidden_size
     with torch.no_grad():

@@ -1,8 +1,7 @@
 """The Set Transformer (Lee et al., 2019) and its blocks MAB, SAB, ISAB and PMA, with masks.
 
-A mask ``[B, T]`` is True where there is an element. Where no key is left, as in an empty set, the attention
-is zero, so that an empty set has an output and a gradient like any other. Keys carry no bias: it would shift
-every score of a query alike, and a softmax does not see that.
+A mask ``[B, T]`` is True where there is an element. The attention of an empty set is zero, so an empty set has an
+output and a gradient. Keys carry no bias: a bias shifts every score of a query alike, which a softmax ignores.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyorder.checks import InputError, whole_number
-from anyorder.models.base import Embedding, SetModel, probability
+from anyorder.models.base import Embedding, SetModel
 
 
 class MAB(nn.Module):
@@ -45,7 +44,7 @@ class MAB(nn.Module):
         if mask is None:
             mixed = F.scaled_dot_product_attention(query, key, value)
             return self.out(mixed.transpose(1, 2).flatten(2))
-        some = mask.any(dim=1)[:, None]  # a softmax over no key is not a number: let it see, then forget
+        some = mask.any(dim=1)[:, None]  # a softmax over no key is NaN: attend to padding, then drop the result
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
         return self.out(mixed.transpose(1, 2).flatten(2)) * some[:, :, None]
 
@@ -96,7 +95,7 @@ def _learned_points(count: int, features: int) -> nn.Parameter:
 
 
 class SetTransformer(SetModel):
-    """Attention among the elements, then attention pooling (Lee et al., 2019): ρ(PMA(encoder(x))).
+    """ρ(PMA(encoder(x))): attention among the elements, then attention pooling (Lee et al., 2019).
 
     The encoder is ``blocks`` ISABs with ``inducing`` learned points (n·m scores), or SABs (n² scores) with
     ``inducing=None``. PMA pools into ``seeds`` vectors; several of them attend to each other once more. ρ is linear.
@@ -126,27 +125,21 @@ class SetTransformer(SetModel):
         super().__init__(in_features, out_features, embedding)
         hidden, heads = whole_number("hidden", hidden), whole_number("heads", heads)
         blocks, seeds = whole_number("blocks", blocks), whole_number("seeds", seeds)
-        if inducing is not None:
-            inducing = whole_number("inducing", inducing)
         if hidden % heads:
             raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
-        drop = probability("dropout", dropout)
-        self.lift = nn.Linear(self.door.features, hidden)
+        self.lift = nn.Linear(self.element_features, hidden)
+        points = None if inducing is None else whole_number("inducing", inducing)
         self.encoder = nn.ModuleList(
-            SAB(hidden, heads, layer_norm) if inducing is None else ISAB(hidden, heads, inducing, layer_norm)
+            SAB(hidden, heads, layer_norm) if points is None else ISAB(hidden, heads, points, layer_norm)
             for _ in range(blocks)
         )
         self.pool = PMA(hidden, heads, seeds, layer_norm)
         self.decoder = SAB(hidden, heads, layer_norm) if seeds > 1 else nn.Identity()
-        self.dropout = nn.Dropout(drop)
+        self.dropout = nn.Dropout(dropout)
         self.rho = nn.Linear(seeds * hidden, out_features)
-        self._built_with(
-            hidden=hidden, heads=heads, blocks=blocks, inducing=inducing, seeds=seeds, layer_norm=layer_norm,
-            dropout=dropout, embedding=embedding,
-        )  # fmt: skip
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, _, mask = self.door(elements, lengths)
+        elements, _, mask = self.masked(elements, lengths)
         hidden = self.lift(elements)
         for block in self.encoder:
             hidden = block(hidden, mask)

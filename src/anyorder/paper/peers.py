@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, one_of, whole_number
-from anyorder.models.base import Embedding, SetModel, layer_widths, probability
+from anyorder.checks import InputError, extra, one_of, whole_number
+from anyorder.models.base import Embedding, SetModel
 
 
 class SmallCNN(SetModel):
-    """The small image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
+    """The image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
 
-    It reads a full set of ``side²`` pixels in raster order, ``elements [B, side², in_features]``, so it is a model of
-    images, not of sets: sets with fewer elements are refused. Each convolution (3 × 3, ``channels`` wide) is
-    followed by ReLU and 2 × 2 max pooling; ``dropout`` acts before both fully connected layers.
+    It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``. Each convolution
+    (3 × 3, ``channels`` wide) is followed by ReLU and 2 × 2 max pooling; ``dropout`` acts before both fully
+    connected layers.
 
     >>> SmallCNN(1, 10)(torch.rand(2, 784, 1)).shape
     torch.Size([2, 10])
@@ -37,28 +36,23 @@ class SmallCNN(SetModel):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(in_features, out_features)
-        self.side = whole_number("side", side, minimum=4)
-        channels = layer_widths("channels", channels)
-        if len(channels) != 2:
-            raise InputError(f"channels must be two widths, such as (32, 64); got {channels!r}")
-        hidden = whole_number("hidden", hidden)
-        drop, small = probability("dropout", dropout), self.side // 2 // 2
+        self.side = side
+        first, second = channels
+        small = side // 2 // 2
         self.layers = nn.Sequential(
-            nn.Conv2d(self.in_features, channels[0], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(channels[0], channels[1], 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Dropout(drop), nn.Linear(channels[1] * small * small, hidden), nn.ReLU(),
-            nn.Dropout(drop), nn.Linear(hidden, out_features),
+            nn.Conv2d(self.in_features, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Dropout(dropout), nn.Linear(second * small * small, hidden), nn.ReLU(),
+            nn.Dropout(dropout), nn.Linear(hidden, out_features),
         )  # fmt: skip
-        self._built_with(side=side, channels=channels, hidden=hidden, dropout=dropout)
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, lengths, _ = self.door(elements, lengths)
+        elements, lengths, _ = self.masked(elements, lengths)
         pixels = self.side * self.side
         shortest = elements.shape[1] if lengths is None else int(lengths.min())
         if elements.shape[1] != pixels or shortest != pixels:
             raise InputError(
-                f"SmallCNN reads whole images of {self.side} × {self.side} = {pixels} elements; got sets of {shortest} "
-                f"to {elements.shape[1]} (another size: side=; ragged sets: another model)"
+                f"elements must be images of {pixels} pixels; got sets of {shortest} to {elements.shape[1]}"
             )
         return self.layers(elements.transpose(1, 2).unflatten(2, (self.side, self.side)))
 
@@ -76,9 +70,9 @@ class PygModel(SetModel):
     """An aggregation of torch-geometric and a linear read-out, behind the call of the other models.
 
     ``aggregation``: "gru", "lstm", "lcm" (a symmetrised GRU cell in a binary tree: commutative, not associative), or
-    the invariant "set-transformer" and "set2set", which read elements lifted to ``hidden`` features.
-    Several of them read padding as data. So the aggregation is called once for each size in the batch, on the sets
-    of that size; an empty set is pooled to zeros. Needs the extra ``peers``.
+    the invariant "set-transformer" and "set2set", which read elements lifted to ``hidden`` features. Several of these
+    read padding as data. So the aggregation is called once for each size in the batch, on the sets of that size; an
+    empty set is pooled to zeros. ``options`` go to the aggregation. Needs the extra ``peers``.
     """
 
     name = "pyg"
@@ -90,26 +84,25 @@ class PygModel(SetModel):
         aggregation: str = "gru",
         hidden: int = 64,
         *,
+        options: dict[str, Any] | None = None,
         embedding: Embedding | None = None,
-        **options: Any,
     ) -> None:
         super().__init__(in_features, out_features, embedding)
         hidden = whole_number("hidden", hidden)
-        kind = getattr(importlib.import_module("torch_geometric.nn").aggr, _AGGREGATIONS[aggregation])
-        self.invariant = one_of("aggregation", aggregation, _AGGREGATIONS) in ("set-transformer", "set2set")
+        kinds = extra("torch_geometric.nn", "peers", "PygModel").aggr
+        kind = getattr(kinds, _AGGREGATIONS[one_of("aggregation", aggregation, _AGGREGATIONS)])
+        self.invariant = aggregation in ("set-transformer", "set2set")
         self.width = 2 * hidden if aggregation == "set2set" else hidden
         self.rho = nn.Linear(self.width, out_features)
-        self.lift = nn.Linear(self.door.features, hidden) if self.invariant else nn.Identity()
-        if aggregation == "set2set":
-            self.aggregation = kind(hidden, **{"processing_steps": 3, **options})
-        elif aggregation == "set-transformer":
-            self.aggregation = kind(hidden, **{"heads": 4, **options})
+        self.lift = nn.Linear(self.element_features, hidden) if self.invariant else nn.Identity()
+        if self.invariant:
+            defaults = {"processing_steps": 3} if aggregation == "set2set" else {"heads": 4}
+            self.aggregation = kind(hidden, **{**defaults, **(options or {})})
         else:
-            self.aggregation = kind(self.door.features, hidden, **options)
-        self._built_with(aggregation=aggregation, hidden=hidden, embedding=embedding, **options)
+            self.aggregation = kind(self.element_features, hidden, **(options or {}))
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, lengths, _ = self.door(elements, lengths)
+        elements, lengths, _ = self.masked(elements, lengths)
         elements = self.lift(elements)
         if lengths is None:
             return self.rho(self._pool(elements))
