@@ -314,7 +314,10 @@ def _open(model: Path) -> tuple[Any, TableSchema]:
     saved = open_model(model)
     if saved.estimator is None or not saved.preprocessing:
         raise InputError(f"{model} holds a model that was not trained on a table; use anyorder.load in Python")
-    return saved.estimator, TableSchema.from_dict(saved.preprocessing.get("table", {}))
+    schema = TableSchema.from_dict(saved.preprocessing["table"])
+    if schema.width != saved.estimator.n_features_in_:
+        raise InputError(f"the model folder {model} is damaged: its table does not fit its model; train it again")
+    return saved.estimator, schema
 
 
 def _prediction_columns(schema: TableSchema) -> list[str]:

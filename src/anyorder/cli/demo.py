@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Say = Callable[[str], None]
+Columns = dict[str, Callable[[Any], str]]  # heading -> the figure of a model, as text
 WITHOUT: dict[str, Any] = {"penalty": None, "penalty_weight": 0.0}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One task of the demonstration: what it is, what came out, and the figures that show it."""
+    """One task of the page: what it is, what came out, and the figures that show it."""
 
     title: str
     task: str
@@ -42,10 +43,9 @@ class Part:
 def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
     """Train, compare and audit the models of each task; returns the page that was written into ``out``.
 
-    ``epochs`` replaces each task's own number of them.
+    ``epochs`` replaces the number of epochs of every task.
     """
     began = time.perf_counter()
-    out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     parts = [_baskets(epochs or 400, say), _parity(epochs or 100, say), _digits(epochs or 40, say)]
     proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
@@ -59,86 +59,94 @@ def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
     return page
 
 
-# The price of a basket --------------------------------------------------------------------------------------------
+def _train(task: str, models: dict[str, Any], X: Any, y: np.ndarray, columns: Columns, say: Say) -> None:
+    """Fit each model and say its figures, one line per model."""
+    say(f"\n{task}\n\n{'model':24}" + "".join(f"{heading:>12}" for heading in [*columns, "seconds"]))
+    for name, model in models.items():
+        start = time.perf_counter()
+        model.fit(X, y)
+        figures = [measure(model) for measure in columns.values()]
+        say(f"{name:24}" + "".join(f"{f:>12}" for f in [*figures, f"{time.perf_counter() - start:.0f}"]))
+
+
+def _audit(models: dict[str, Any], X: Any, y: np.ndarray, figure: str, say: Say) -> tuple[Comparison, Figure]:
+    """The comparison of the models on a test set, and its figure under the name ``figure``."""
+    say("\nDoes order matter to them? The audit reads each test set in random orders:")
+    comparison = audit(models, X, labels=y, orderings=8, generator=torch.Generator().manual_seed(0))
+    for name in models:
+        say(f"  {name}: {comparison[name]}")
+    return comparison, replace(comparison_figure(comparison), name=figure)
+
+
+# --- the price of a basket
 
 BASKETS, TEST, ITEMS, GOODS, CODE = 200, 500, 10, 20, 32
 
 
-def baskets(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Baskets of ten goods, each known by a code of random numbers ``[samples, 10, 32]``, and their total prices."""
+def baskets(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Baskets of ten goods, each known by a code of random numbers ``[count, 10, 32]``, and their total prices."""
     codes = np.random.default_rng(0).uniform(-0.5, 0.5, (GOODS, CODE)).astype(np.float32)
-    goods = np.random.default_rng(seed).integers(0, GOODS, (samples, ITEMS))
+    goods = np.random.default_rng(seed).integers(0, GOODS, (count, ITEMS))
     return codes[goods], goods.sum(axis=1).astype(np.float32)  # good number k costs k
 
 
 def _baskets(epochs: int, say: Say) -> Part:
     task = (
-        f"The total price of a basket of {ITEMS} goods, each known only by a code of {CODE} random numbers; {BASKETS} "
-        f"baskets to learn from, {TEST} others to be tested on. A total has no order, but a GRU does not know that. "
-        "SIRE tells it."
+        f"The total price of a basket of {ITEMS} goods, each known only by a code of {CODE} random numbers. There are "
+        f"{BASKETS} baskets for training and {TEST} for the test. A total has no order, but a GRU does not know that. "
+        "SIRE tells the GRU."
     )
-    contenders: dict[str, dict[str, Any]] = {
-        "plain GRU": WITHOUT,
-        "SIRE, weight 1": {"penalty_weight": 1.0},
-        "SIRE, weight 30": {"penalty_weight": 30.0},
-        "DeepSets": {"model": "deepsets", **WITHOUT},
+
+    def regressor(model_options: dict[str, Any], **options: Any) -> SetRegressor:
+        options = {"epochs": epochs, "batch_size": 100, "learning_rate": 3e-3, "random_state": 0, **options}
+        return SetRegressor(model_options=model_options, **options)
+
+    models = {
+        "plain GRU": regressor({"hidden": 80}, **WITHOUT),
+        "SIRE, weight 1": regressor({"hidden": 80}, penalty_weight=1.0),
+        "SIRE, weight 30": regressor({"hidden": 80}, penalty_weight=30.0),
+        "DeepSets": regressor({}, model="deepsets", **WITHOUT),
     }
-    X, y = baskets(BASKETS, seed=1)
-    X_test, y_test = baskets(TEST, seed=2)
-    say(f"{task}\n\n{'model':24}{'exact':>8}{'mean error':>12}{'seconds':>9}")
-    models = {}
-    for name, options in contenders.items():
-        start = time.perf_counter()
-        hidden = {"hidden": 80} if "model" not in options else {}
-        model = SetRegressor(
-            epochs=epochs, batch_size=100, learning_rate=3e-3, model_options=hidden, random_state=0, **options
-        ).fit(X, y)
-        error = np.abs(model.predict(X_test) - y_test)
-        models[name] = model
-        say(f"{name:24}{(error < 0.5).mean():8.1%}{error.mean():12.2f}{time.perf_counter() - start:9.0f}")
-    comparison = _audited(models, X_test, y_test, say)
-    return Part("The price of a basket", task, comparison, [_figure(comparison, "baskets")])
+    X, y = baskets(TEST, seed=2)
+    columns: Columns = {
+        "exact": lambda model: f"{(np.abs(model.predict(X) - y) < 0.5).mean():.1%}",
+        "mean error": lambda model: f"{np.abs(model.predict(X) - y).mean():.2f}",
+    }
+    _train(task, models, *baskets(BASKETS, seed=1), columns, say)
+    comparison, figure = _audit(models, X, y, "baskets", say)
+    return Part("The price of a basket", task, comparison, [figure])
 
 
-# Parity far beyond the training lengths ---------------------------------------------------------------------------
+# --- parity far beyond the training lengths
 
 LENGTHS = [2, 5, 10, 20, 50, 100]
 
 
-def bits(samples: int, shortest: int, longest: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
+def bits(count: int, shortest: int, longest: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Sequences of bits, lengths uniform between the two, and whether the number of ones is odd."""
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(shortest, longest + 1, samples)
+    lengths = rng.integers(shortest, longest + 1, count)
     X = [rng.integers(0, 2, (length, 1)).astype(np.float32) for length in lengths]
     return X, np.array([int(x.sum()) % 2 for x in X])
 
 
 def _parity(epochs: int, say: Say) -> Part:
     task = (
-        "Is the number of ones odd? A GRU of 20 units learns from 1,000 sequences of 2 to 10 bits and is tested on up "
-        "to 100."
+        "Is the number of ones odd? A GRU of 20 units learns from 1,000 sequences of 2 to 10 bits. The test goes up to "
+        "100 bits."
     )
-    contenders: dict[str, dict[str, Any]] = {"plain GRU": WITHOUT, "SIRE, weight 0.1": {"penalty_weight": 0.1}}
-    X, y = bits(1000, 2, 10, seed=1)
+    options: dict[str, Any] = {"epochs": epochs, "batch_size": 125, "learning_rate": 0.01, "random_state": 0}
+    options["model_options"] = {"hidden": 20}
+    models = {
+        "plain GRU": SetClassifier(**options, **WITHOUT),
+        "SIRE, weight 0.1": SetClassifier(**options, penalty_weight=0.1),
+    }
     tests = {length: bits(500, length, length, seed=100 + length) for length in LENGTHS}
-    say(f"\n{task}\n\n{'accuracy at length':24}" + "".join(f"{length:8}" for length in LENGTHS) + f"{'seconds':>9}")
-    models, curves = {}, {}
-    for name, options in contenders.items():
-        start = time.perf_counter()
-        model = SetClassifier(
-            epochs=epochs,
-            batch_size=125,
-            learning_rate=0.01,
-            model_options={"hidden": 20},
-            random_state=0,
-            **options,
-        ).fit(X, y)
-        curves[name] = [float(model.score(*tests[length])) for length in LENGTHS]
-        models[name] = model
-        scores = "".join(f"{score:8.1%}" for score in curves[name])
-        say(f"{name:24}{scores}{time.perf_counter() - start:9.0f}")
-    comparison = _audited(models, *tests[20], say)
-    return Part("Parity up to length 100", task, comparison, [_length_figure(curves), _figure(comparison, "parity")])
+    columns: Columns = {f"n = {n}": lambda model, n=n: f"{model.score(*tests[n]):.1%}" for n in LENGTHS}  # type: ignore[misc]
+    _train(task, models, *bits(1000, 2, 10, seed=1), columns, say)
+    curves = {name: [float(model.score(*tests[n])) for n in LENGTHS] for name, model in models.items()}
+    comparison, figure = _audit(models, *tests[20], "parity", say)
+    return Part("Parity up to length 100", task, comparison, [_length_figure(curves), figure])
 
 
 def _length_figure(curves: dict[str, list[float]]) -> Figure:
@@ -153,43 +161,31 @@ def _length_figure(curves: dict[str, list[float]]) -> Figure:
         axes.legend(loc="lower left", frameon=False)
 
     listed = "; ".join(f"{name}: {scores[-1]:.1%} at length {LENGTHS[-1]}" for name, scores in curves.items())
-    caption = "Shaded: the lengths that were trained on. Half of the answers are right by guessing."
+    caption = "Shaded: the training lengths. Guessing is right half of the time."
     return Figure("lengths", draw, f"Accuracy against length. {listed}.", caption, height=3.4)
 
 
-# Digits whose pixels are out of order -----------------------------------------------------------------------------
+# --- digits whose pixels are out of order
 
 
 def _digits(epochs: int, say: Say) -> Part:
     task = (
-        "Which digit is it? Its 64 pixels come one at a time, each image reordered at random inside windows of 4 and "
-        "then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
+        "Which digit is it? The 64 pixels come one at a time. Each image is reordered at random inside windows of 4 "
+        "and then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
     )
     clean = datasets.digits()
     changed = datasets.perturbed(clean)
-    assert changed.test is not None
     (X, y), (X_test, y_test) = (_pixels(data) for data in (changed.train, changed.test))
+    options: dict[str, Any] = {"epochs": epochs, "batch_size": 64, "learning_rate": 0.02, "random_state": 0}
+    options["model_options"] = {"hidden": 64, "gate_bias_span": 64}
     swaps = SIRE(prefixes="given", window=4, pairs=4)
-    contenders: dict[str, dict[str, Any]] = {
-        "plain GRU": WITHOUT,
-        "SIRE, nearby swaps": {"penalty": swaps, "penalty_weight": 10.0},
+    models = {
+        "plain GRU": SetClassifier(**options, **WITHOUT),
+        "SIRE, nearby swaps": SetClassifier(**options, penalty=swaps, penalty_weight=10.0),
     }
-    say(f"\n{task}\n\n{'model':24}{'right':>8}{'seconds':>9}")
-    models = {}
-    for name, options in contenders.items():
-        start = time.perf_counter()
-        model = SetClassifier(
-            epochs=epochs,
-            batch_size=64,
-            learning_rate=0.02,
-            model_options={"hidden": 64, "gate_bias_span": 64},
-            random_state=0,
-            **options,
-        ).fit(X, y)
-        models[name] = model
-        say(f"{name:24}{model.score(X_test, y_test):8.1%}{time.perf_counter() - start:9.0f}")
-    comparison = _audited(models, X_test, y_test, say)
-    figures = [_digits_figure(_pixels(clean.train)[0], X), _figure(comparison, "digits")]
+    _train(task, models, X, y, {"right": lambda model: f"{model.score(X_test, y_test):.1%}"}, say)
+    comparison, figure = _audit(models, X_test, y_test, "digits", say)
+    figures = [_digits_figure(_pixels(clean.train)[0], X), figure]
     return Part("Digits whose pixels are out of order", task, comparison, figures)
 
 
@@ -208,15 +204,3 @@ def _digits_figure(clean: np.ndarray, changed: np.ndarray, count: int = 6) -> Fi
 
     alt = f"{count} handwritten digits of 8 by 8 pixels, and below each the same with its pixels locally reordered."
     return Figure("pixels", draw, alt, "Above: as written. Below: reordered inside windows of 4 and then of 7 pixels.")
-
-
-def _audited(models: dict[str, Any], X: Any, y: np.ndarray, say: Say) -> Comparison:
-    say("\nDoes order matter to them? The audit reads each test set in random orders:")
-    comparison = audit(models, X, labels=y, orderings=8, generator=torch.Generator().manual_seed(0))
-    for name in models:
-        say(f"  {name}: {comparison[name]}")
-    return comparison
-
-
-def _figure(comparison: Comparison, name: str) -> Figure:
-    return replace(comparison_figure(comparison), name=name)
