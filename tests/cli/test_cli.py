@@ -390,7 +390,7 @@ def test_models_that_cannot_be_compared_are_refused(succeed, refused, here):
     rows = visits().rename(columns={"outcome": "result"})
     rows.assign(outcome=rows["result"]).to_csv("t.csv", index=False)
     succeed("train t.csv --set-id visit --target result --features dose --epochs 1 --out result")
-    assert "their target is outcome and result" in refused("audit model result t.csv --out b.html")
+    assert "cannot be compared" in refused("audit model result t.csv --out b.html")
     assert "given twice" in refused("audit model model t.csv --out b.html")
     assert "Missing argument" in refused("audit model --out b.html")
     assert not (here / "b.html").exists()

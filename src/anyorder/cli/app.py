@@ -19,6 +19,8 @@ from typer import Argument, Option
 from anyorder.checks import InputError, InputTypeError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from anyorder.audits.report import Report
     from anyorder.estimators.tables import Table, TableSchema
 
@@ -80,12 +82,8 @@ _SEED = Option(0, min=0, max=2**32 - 1, help="Seed of all random draws. The same
 _EXAMPLE = "Example:  anyorder "
 
 
-def _number_or_auto(text: str) -> float | str:
-    return text if text == "auto" else float(text)
-
-
-def _number_or_none(text: str) -> float | None:
-    return None if text == "none" else float(text)
+def _number_or_word(text: str) -> float | str:
+    return text if text in ("auto", "none") else float(text)
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -117,11 +115,7 @@ def _make_folder(folder: Path) -> None:
 # --- from a table to a model
 
 
-@app.command(
-    epilog=_EXAMPLE
-    + "train visits.csv --set-id patient --target readmitted --time time --penalty-window 3 --penalty-weight 1 "
-    "--out model"
-)
+@app.command(epilog=_EXAMPLE + "train visits.csv --set-id patient --target readmitted --time day --out model")
 def train(
     context: typer.Context,
     table: Path = _TABLE,
@@ -133,16 +127,14 @@ def train(
     categorical: str | None = Option(None, help="Numeric columns to read as categories.", show_default="none"),
     missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
-    unlabeled: Path | None = Option(
-        None, exists=True, dir_okay=False, help="Table without the target, for the penalty.", show_default="none"
-    ),
+    unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
     model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
     cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, rnn, ….", show_default="gru"),
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
     penalty_weight: Any = Option(
-        "auto", parser=_number_or_auto, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
+        "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
     ),
     penalty_window: int | None = Option(
         None, min=1, help="Penalise swaps of elements at most N positions apart.", show_default="any distance"
@@ -159,7 +151,7 @@ def train(
     learning_rate: float = Option(3e-3, help="Learning rate."),
     weight_decay: float = Option(0.0, help="Weight decay."),
     schedule: str = Option("one-cycle", help="Schedule of the learning rate: one-cycle, plateau or constant."),
-    clip: Any = Option(1.0, parser=_number_or_none, metavar="NUMBER", help="Largest norm of a gradient, or none."),
+    clip: Any = Option(1.0, parser=_number_or_word, metavar="NUMBER", help="Largest norm of a gradient, or none."),
     mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
     validation_fraction: float = Option(0.1, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
     patience: int | None = Option(None, min=1, help="Stop after N epochs without improvement.", show_default="never"),
@@ -196,10 +188,10 @@ def train(
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
     settings["penalty"] = PENALTIES["sire"](**swaps) if swaps else penalty
     settings["shuffle"] = shuffle or shuffle_within is not None
-    settings |= {"random_state": seed, "tensorboard": tensorboard or False}
+    settings |= {"random_state": seed, "tensorboard": tensorboard or False, "clip": None if clip == "none" else clip}
     no_penalty = _check_settings(settings)
-    say: Say = typer.echo if run.first_process else _silent
-    columns = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
+    say: Say = typer.echo if run.first_process else lambda line: None
+    columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
     columns |= {"features": _names(features), "categorical": _names(categorical) or ()}
     progress = None if run.first_process else False
     learnt = learn_table(table, **columns, progress=progress)
@@ -232,9 +224,8 @@ def train(
         raise
     if run.first_process:
         estimator.set_params(workdir=None, verbose=False, tensorboard=False)
-        classes = None if learnt.schema.classes is None else list(learnt.schema.classes)
-        reading = {"table": learnt.schema.to_dict()}
-        save(estimator, out, preprocessing=reading, classes=classes, log=estimator.history_)
+        kept: dict[str, Any] = {"preprocessing": {"table": learnt.schema.to_dict()}, "log": estimator.history_}
+        save(estimator, out, classes=list(learnt.schema.classes or ()) or None, **kept)
         run.end()
         _say_result(estimator, say)
         say(f"wrote {out}")
@@ -254,10 +245,6 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
     TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(TrainConfig) if f.name in settings})
     with torch.device("meta"):  # takes no memory
         return why_no_penalty(kind(1, 1, **settings["model_options"]))
-
-
-def _silent(line: str) -> None:
-    """What the other processes of a distributed training say."""
 
 
 def _labels(table: Table) -> Any:
@@ -342,14 +329,14 @@ def predict(
 
     import pandas as pd
 
-    from anyorder.files import write_atomically
+    from anyorder.files import table_ending, write_atomically
 
     estimator, schema = _open(model)
     read = schema.read(table)
     _say_unseen(read, typer.echo)
     ids = read.set_ids.to_pandas()
-    if table.suffix != ".parquet" and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
-        ids = ids.astype("int64")  # text files: whole numbers if all ids are written as such
+    if table_ending(table) in ("csv", "tsv", "txt") and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+        ids = ids.astype("int64")  # a text file whose ids are all written as whole numbers
     if schema.classes is None:
         columns = [estimator.predict(read.data, orderings)]
     else:
@@ -382,63 +369,55 @@ def audit(
     if len(set(names)) < len(names):
         raise InputError("a model is given twice; name each model once")
 
+    import torch
+
     from anyorder.audits.report import Comparison
 
-    opened = {name: _open(path) for name, path in zip(names, models, strict=True)}
+    opened = [_open(path) for path in models]
+    tables = [schema.read(table, with_target=None) for _, schema in opened]
+    for name, other in zip(names, tables, strict=True):
+        if _layout(other) != _layout(tables[0]):
+            raise InputError(f"{names[0]} and {name} cannot be compared: they read {table} differently")
+    _say_unseen(tables[0], typer.echo)
+    chosen = tables[0].data.lengths.nonzero()[:, 0]
+    if len(chosen) > sets:
+        draws = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
+        chosen = chosen[draws[:sets].sort().values]
+    if len(chosen) < len(tables[0].data):
+        typer.echo(f"auditing {len(chosen)} of {len(tables[0].data)} sets: at most --sets, and no empty set")
+    options = {"orderings": orderings, "seconds": None if seconds is None else seconds / len(models)}
     reports: dict[str, Report] = {}
-    read: dict[str, Table] = {}
-    for name, (_, schema) in opened.items():
-        read[name] = schema.read(table, with_target=None)
-        _check_comparable(names[0], read[names[0]], name, read[name])
-        _say_unseen(read[name], typer.echo if name == names[0] else _silent)
-    for name, (estimator, _) in opened.items():
-        share = None if seconds is None else seconds / len(models)
-        reports[name] = _audited(estimator, read[name], sets, orderings, share, seed)
-        typer.echo(f"{name}: {reports[name].verdict().headline}")
-    result, title = reports[names[0]], f"Does order matter to {names[0]}?"
+    for name, (estimator, _), read in zip(names, opened, tables, strict=True):
+        reports[name] = _audited(estimator, read, chosen, generator=torch.Generator().manual_seed(seed), **options)
+    result: Any = reports[names[0]]
+    title = f"Does order matter to {names[0]}?"
     if len(models) > 1:
+        typer.echo("\n".join(f"{name}: {report.verdict().headline}" for name, report in reports.items()))
         result, title = Comparison(reports), "Which model ignores order?"
     result.html(out, title=title)
     typer.echo(f"{result}\nwrote {out}")
 
 
-def _check_comparable(first: str, one: Table, second: str, other: Table) -> None:
-    import torch
-
-    for name in ("set_id", "target", "task", "classes", "time"):
-        this, that = getattr(one.schema, name), getattr(other.schema, name)
-        if this != that:
-            raise InputError(f"{first} and {second} cannot be compared: their {name} is {this} and {that}")
-    if not one.set_ids.equals(other.set_ids) or not torch.equal(one.data.lengths, other.data.lengths):
-        raise InputError(f"{first} and {second} cannot be compared: they leave out different rows")
+def _layout(read: Table) -> tuple[Any, ...]:
+    """What two models must have in common to be compared on a table."""
+    schema = read.schema
+    columns = schema.set_id, schema.time, schema.target, schema.task, schema.classes
+    return *columns, read.set_ids.to_pylist(), read.data.lengths.tolist()
 
 
-def _audited(estimator: Any, read: Table, sets: int, orderings: int, seconds: float | None, seed: int) -> Report:
-    """The audit of one model on random sets of a table, with the elements shown as they stand in the table."""
-    import torch
-
+def _audited(estimator: Any, read: Table, chosen: Tensor, **options: Any) -> Report:
+    """The audit of one model on the sets ``chosen``, with the elements shown as they stand in the table."""
     from anyorder.audits.run import audit
 
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.arange(len(read.data))[read.data.lengths > 0]
-    if len(chosen) == 0:
-        raise InputError("no set has a row without missing values; there is nothing to audit")
-    if len(chosen) > sets:
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)[:sets].sort().values]
-    if len(chosen) < len(read.data):
-        typer.echo(f"auditing {len(chosen)} of {len(read.data)} sets: at most --sets, and no empty set")
-    data, schema = read.data.select(chosen), read.schema
-    labels = _labels(read)
+    data, schema, labels = read.data.select(chosen), read.schema, _labels(read)
     report = audit(
         estimator,
         list(data.elements.split(data.lengths.tolist())),
         labels=None if labels is None else labels[chosen.numpy()],
         task=schema.task or "auto",
-        orderings=orderings,
-        generator=generator,
-        seconds=seconds,
         class_names=None if schema.classes is None else [str(c) for c in schema.classes],
         set_names=[str(read.set_ids[i]) for i in chosen.tolist()],
+        **options,
     )
     worst = [dataclasses.replace(case, elements=schema.decode(case.elements)) for case in report.worst]
     return dataclasses.replace(report, worst=worst, feature_names=[feature.name for feature in schema.features])
@@ -501,13 +480,11 @@ def data_where(name: str | None = Argument(None, help="Data set whose files are 
     if name is None:
         typer.echo("\n".join(str(folder) for folder in sources.data_folders()))
         return
-    folder = sources.where(name)
-    source = sources.SOURCES[name]
+    folder, source = sources.where(name), sources.SOURCES[name]
     if folder is None:
         others = [n for n, s in sources.SOURCES.items() if s.dataset == source.dataset and sources.where(n)]
-        places = " or ".join(map(str, sources.data_folders()))
         advice = f"the same data is here as {others[0]} (anyorder data where {others[0]})" if others else source.advice
-        raise InputError(f"{name} is in none of the folders searched ({places}); {advice}")
+        raise InputError(f"{name} is in none of the folders searched (see anyorder data where); {advice}")
     typer.echo("\n".join(str(folder / file) for file in source.files))
 
 
