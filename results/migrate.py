@@ -27,16 +27,15 @@ def migrated(rows: list[Row]) -> list[Row]:
 
 
 def _migrated(row: Row, trial_rows: int) -> Row:
-    if "reads" in row:
-        return row
+    method = row["method"].replace("unlabelled", "unlabeled")
     setting = {SETTINGS.get(key, key): value for key, value in row["setting"].items()}
     if "prefixes" in setting:
         setting["prefixes"] = PREFIXES.get(setting["prefixes"], setting["prefixes"])
     metrics = {METRICS.get(key, key): value for key, value in row["metrics"].items()}
     steps = metrics.pop("steps", None)
-    new = {"setting": setting, "metrics": metrics, "reads": _reads(row["method"], setting)}
-    new |= {"steps": None if steps is None else round(steps), "commit": None, "threads": None}
-    return {**row, **new, "trial_rows": row.get("trial_rows", trial_rows)}
+    written_out = {"reads": _reads(method, setting), "steps": None if steps is None else round(steps)}
+    written_out |= {"commit": None, "threads": None, "trial_rows": trial_rows}
+    return {**written_out, **row, "method": method, "setting": setting, "metrics": metrics}
 
 
 def _reads(method: str, setting: dict[str, Any]) -> int:

@@ -15,6 +15,7 @@ from anyorder.paper.runner.trial import Experiment, Plan, Trial, grid
 
 
 def run(trial: Trial, data: object, workdir: Path) -> list[dict]:
+    workdir.mkdir(parents=True, exist_ok=True)
     mark = Path(trial.setting.get("pids", workdir)) / str(os.getpid())  # "trials run in this process"
     mark.touch()
     time.sleep(trial.setting.get("sleep", 0.0))
@@ -56,8 +57,9 @@ def no_data(scale: str) -> None:
     raise InputError("toy is in none of the folders searched; put it there")
 
 
-def broken_loader(scale: str) -> None:
-    raise KeyError("shape")
+def counted_data(scale: str) -> None:
+    """Leaves a file each time it is called, in the folder that ``ANYORDER_HOME`` names."""
+    (Path(os.environ["ANYORDER_HOME"]) / f"loaded-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
 def toy(name: str = "toy", **fixed: object) -> Experiment:

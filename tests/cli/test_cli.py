@@ -426,7 +426,7 @@ CALLS = {
     "data fetch mnist --trust": ("anyorder.paper.data.sources.fetch", ("mnist",), {"trust": True}),
     "reproduce parity --scale smoke --jobs 2 --engine ray --address head:6379 --cpus 3 --gpus 0.5 --out rows "
     "--only gru,sire --seeds 4 --dry-run": (
-        "anyorder.paper.runner.reproduce.reproduce",
+        "anyorder.paper.runner.sweep.reproduce",
         ("parity",),
         {
             "scale": "smoke",

@@ -8,17 +8,17 @@ import time
 
 import pytest
 import torch
+from anyorder.paper.experiments.real import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS
+from anyorder.paper.runner.variants import Variants
 
 from anyorder.data.sets import SetData
 from anyorder.models import DeepSets, RecurrentSetModel
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.real import BAGS, ECG, POINTCLOUD_5000, REAL_EXPERIMENTS
 from anyorder.paper.report import pictures
 from anyorder.paper.report.real_verdicts import REAL_VERDICTS
 from anyorder.paper.runner import real_runs
 from anyorder.paper.runner.trial import Trial
-from anyorder.paper.runner.variants import Variants
 from anyorder.penalties import SIRE
 from anyorder.training.loop import TrainConfig, TrainResult, train
 

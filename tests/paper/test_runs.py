@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from anyorder.paper.runner.runs import build_model, run_task
 
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
-from anyorder.paper.runner.runs import build_model, run_task
 from anyorder.paper.runner.trial import Trial
 
 CASES = [

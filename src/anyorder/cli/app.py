@@ -504,7 +504,7 @@ def reproduce(
     dry_run: bool = Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
 ) -> None:
     """Run a table or figure of the paper."""
-    from anyorder.paper.runner.reproduce import reproduce as run
+    from anyorder.paper.runner.sweep import reproduce as run
 
     options = {**context.params, "only": _names(only)}
     if run(options.pop("experiment"), **options):  # the problems of trials that failed

@@ -9,35 +9,57 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from anyorder import __version__
-from anyorder.checks import Diverged, InputError, InputTypeError, one_of, whole_number
+from anyorder.checks import Diverged, InputError, one_of, real_number, whole_number
 from anyorder.files import home, write_atomically
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
-from anyorder.paper.runner.trial import Experiment, Row, Run, Trial
+from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration
 
 LOST_WORKER_RETRIES = 3
 EARLIER = "earlier_seconds.txt"  # in a trial's workdir
 
 # An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
 Finished = tuple[Trial, list[Row] | None, str | None]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the rows of a sweep have in common: the command, the commit of the code, and where checkpoints lie."""
+
+    command: str = ""
+    commit: str | None = None
+    out: str = ""
+
+    def workdir(self, trial: Trial) -> Path:
+        """The folder of a trial's checkpoints: one of its own for each folder of rows."""
+        return self.folder(trial.experiment, trial.key)
+
+    def folder(self, experiment: str, key: str) -> Path:
+        place = hashlib.sha256(self.out.encode()).hexdigest()[:6]
+        return home() / "trials" / experiment / f"{key}-{place}"
 
 
 def sweep(
@@ -59,19 +81,20 @@ def sweep(
     ``on_finish(trial, rows, problem, left)`` is called as each trial ends. A trial that raises is reported there,
     skipped, and tried again by the next sweep.
     """
-    one_of("engine", engine, ("local", "ray"))
     check_engine(engine, jobs, address, experiment.gpus)
-    jobs = jobs_for(experiment.cpus) if jobs is None else whole_number("jobs", jobs)
-    command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     path = rows_path(out, experiment.name)
+    command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
+    origin = Origin(command, commit(), str(path.absolute().parent))
     with _only_writer(path):
         rows = read_rows(path)
         failed: set[str] = set()
-        while todo := _unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), rows, failed):
+        while todo := unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), rows, failed):
             if engine == "local":
-                finished = local_engine(experiment, todo, jobs=jobs, command=command)
+                finished = local_engine(experiment, todo, origin, jobs=jobs or jobs_for(experiment.cpus))
             else:
-                finished = ray_engine(experiment, todo, address=address, command=command)
+                from anyorder.paper.runner.ray import ray_engine
+
+                finished = ray_engine(experiment, todo, origin, address=address)
             with contextlib.closing(finished):
                 for number, (trial, new, problem) in enumerate(finished, start=1):
                     if new is None:
@@ -79,21 +102,25 @@ def sweep(
                     else:
                         rows = experiment.with_selection([*rows, *new], scale, seeds=seeds)
                         write_rows(path, rows)
-                        _forget(trial)
+                        shutil.rmtree(origin.workdir(trial), ignore_errors=True)
                     if on_finish is not None:
                         on_finish(trial, new, problem, len(todo) - number)
         write_rows(path, experiment.with_selection(rows, scale, seeds=seeds))
+        for key in {row["trial"] for row in rows}:  # left by a kill just after a row was written
+            shutil.rmtree(origin.folder(experiment.name, key), ignore_errors=True)
         return read_rows(path)
 
 
 def check_engine(engine: str, jobs: int | None, address: str | None, gpus: float) -> None:
-    """Refuse options that the engine would not look at, and GPUs this machine does not have."""
-    if engine == "local" and address is not None:
+    """Refuse options that the engine would ignore, and GPUs that this machine does not have."""
+    if one_of("engine", engine, ("local", "ray")) == "local" and address is not None:
         raise InputError(f"address {address} is that of a Ray head; choose the engine ray as well, or leave it out")
     if engine == "ray" and jobs is not None:
         raise InputError("jobs counts local processes; with the engine ray the cluster decides, so leave it out")
     if engine == "local" and gpus and not torch.accelerator.is_available():
         raise InputError(f"gpus is {gpus:g}, but torch finds no GPU on this machine; leave it out to use processors")
+    if jobs is not None:
+        whole_number("jobs", jobs)
 
 
 def jobs_for(cpus: int) -> int:
@@ -101,47 +128,10 @@ def jobs_for(cpus: int) -> int:
     return max(1, (os.cpu_count() or 1) // max(1, cpus))
 
 
-def _unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str]) -> list[Trial]:
+def unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str] = frozenset()) -> list[Trial]:  # type: ignore[assignment]
+    """The trials that have no rows yet and have not failed."""
     done = {row["trial"] for row in rows} | failed
     return [trial for trial in trials if trial.key not in done]
-
-
-def run_trial(run: Run, trial: Trial, data: Any = None, *, command: str = "") -> list[Row]:
-    """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
-    with _own(trial) as workdir:
-        earlier = _earlier_seconds(workdir)
-        write_atomically(workdir / EARLIER, str(earlier))
-        began = time.perf_counter()
-        try:
-            outcomes = run(trial, data, workdir)
-        except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
-            outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
-        seconds = round(earlier + time.perf_counter() - began, 3)
-    versions = {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return [
-        {
-            "experiment": trial.experiment,
-            "method": trial.method,
-            "setting": {**trial.setting, **outcome.get("setting", {})},
-            "seed": trial.seed,
-            "scale": trial.scale,
-            "reads": outcome.get("reads", 1),
-            "validation": outcome["validation"],
-            "metrics": outcome["metrics"],
-            "selected": False,
-            "parameters": outcome["parameters"],
-            "steps": outcome.get("steps"),
-            "seconds": seconds,
-            "commit": commit(),
-            "threads": torch.get_num_threads(),
-            "versions": versions,
-            "command": command,
-            "trial": trial.key,
-            "trial_rows": len(outcomes),
-            **({"curve": outcome["curve"]} if "curve" in outcome else {}),
-        }
-        for outcome in outcomes
-    ]
 
 
 @functools.cache
@@ -154,28 +144,9 @@ def commit() -> str | None:
         return None
 
 
-# --- what a trial keeps while it runs
-
-
-def _workdir(trial: Trial) -> Path:
-    return home() / "trials" / trial.experiment / trial.key
-
-
 @contextlib.contextmanager
-def _own(trial: Trial) -> Iterator[Path]:
-    """The workdir of a trial; one for this time alone where a sweep into another folder is running the same trial."""
-    folder = _workdir(trial)
-    with _locked(folder) as ours:
-        if ours:
-            yield folder
-            return
-        with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as private:
-            yield Path(private)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold the lock that lies beside ``path``, if nobody else holds it; it ends with its process."""
+def _only_writer(path: Path) -> Iterator[None]:
+    """Refuse a second sweep on the same rows file; the lock beside the file ends with its process."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,233 +154,284 @@ def _locked(path: Path) -> Iterator[bool]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-def earlier_seconds(trial: Trial) -> float:
-    """What interrupted runs of ``trial`` took for what they left in its workdir; 0 if they left nothing.
-
-    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
-    What it did after that is lost, is done again, and counts once.
-    """
-    return _earlier_seconds(_workdir(trial))
-
-
-def _earlier_seconds(folder: Path) -> float:
-    if not (folder / EARLIER).exists():
-        return 0.0
-    newest = max(path.stat().st_mtime for path in folder.rglob("[!.]*") if path.is_file())
-    return float((folder / EARLIER).read_text()) + newest - (folder / EARLIER).stat().st_mtime
-
-
-def _forget(trial: Trial) -> None:
-    """Remove the workdir of a finished trial, unless another sweep is running the same trial there."""
-    folder = _workdir(trial)
-    with _locked(folder) as ours:
-        if ours:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.with_name(f".{folder.name}.lock").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock ends with its process, however that ends.
-
-    It lies beside the rows, so that sweeps with different ``ANYORDER_HOME`` see each other's.
-    """
-    with _locked(path) as ours:
-        if not ours:
-            raise InputError(f"{path} is being written by another sweep; wait for it, or choose another folder")
+            raise InputError(
+                f"{path} is being written by another sweep; wait for it, or choose another folder"
+            ) from None
         for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
             draft.unlink(missing_ok=True)
         yield
 
 
-# --- engines
+# --- one trial
 
 
-def settle_process(threads: int = 1) -> None:
-    """What a process that trains should do first: few threads, and no time lost on denormal numbers."""
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # asked for, so that a training keeps to it
-
-
-def local_engine(
-    experiment: Experiment, trials: Sequence[Trial], *, jobs: int, command: str = ""
-) -> Generator[Finished, None, None]:
-    """``jobs`` processes of ``experiment.cpus`` threads. One that dies costs its trial only, which is tried again."""
-    typed_in = _written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
-    context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
-    if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
-        context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
-    waiting = list(reversed(trials))
-    deaths: dict[str, int] = {}
-    running: dict[Any, tuple[Any, Trial]] = {}  # connection -> its process, and the trial given to it
-
-    def give(connection: Any, process: Any) -> None:
-        trial = waiting.pop()
-        running[connection] = (process, trial)
-        with contextlib.suppress(BrokenPipeError):  # it died while idle: the wait below will tell
-            connection.send(trial)
-
-    def start() -> None:
-        ours, theirs = context.Pipe()
-        load, scale = experiment.data, waiting[-1].scale
-        work = (theirs, dict(os.environ), experiment.cpus, experiment.run, load, scale, command)
-        process = context.Process(target=_work, args=work, daemon=True)
-        process.start()
-        theirs.close()
-        give(ours, process)
-
+def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = None) -> list[Row]:
+    """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
+    origin = origin or Origin()
+    workdir = origin.workdir(trial)
+    earlier = earlier_seconds(workdir)
+    write_atomically(workdir / EARLIER, str(earlier))
+    began = time.perf_counter()
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                start()
-            ready: list[Any] = multiprocessing.connection.wait(list(running))
-            for connection in ready:
-                process, trial = running.pop(connection)
-                try:
-                    answer: tuple[list[Row] | None, str | None] | Exception | None = connection.recv()
-                except (EOFError, OSError):
-                    answer = None
-                if isinstance(answer, Exception):  # no data: no other process would fare better
-                    process.join()
-                    raise answer
-                if answer is not None and waiting:
-                    give(connection, process)
-                else:
-                    with contextlib.suppress(BrokenPipeError):  # it is gone already
-                        connection.send(None)
-                    connection.close()
-                    process.join()
-                if answer is not None:
-                    yield trial, *answer
-                    continue
-                deaths[trial.key] = deaths.get(trial.key, 0) + 1
-                if deaths[trial.key] <= LOST_WORKER_RETRIES:
-                    waiting.append(trial)
-                else:
-                    yield trial, None, f"its process died {deaths[trial.key]} times, exit code {process.exitcode}"
-    finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
+        outcomes = run(trial, data, workdir)
+    except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
+        outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
+    common = {
+        "experiment": trial.experiment,
+        "method": trial.method,
+        "seed": trial.seed,
+        "scale": trial.scale,
+        "selected": False,
+        "seconds": round(earlier + time.perf_counter() - began, 3),
+        "commit": origin.commit,
+        "threads": torch.get_num_threads(),
+        "versions": {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "command": origin.command,
+        "trial": trial.key,
+        "trial_rows": len(outcomes),
+    }
+    return [
+        {
+            **{"reads": 1, "steps": None},
+            **outcome,
+            **common,
+            "setting": {**trial.setting, **outcome.get("setting", {})},
+        }
+        for outcome in outcomes
+    ]
 
 
-def _work(
-    connection: Any,
-    environment: dict[str, str],
-    cpus: int,
-    run: Run,
-    load: Callable[[str], Any] | None,
-    scale: str,
-    command: str,
-) -> None:
-    """The life of a local worker: receive a trial, run it, send its rows; leave with its parent."""
-    os.environ.clear()
-    os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
-    settle_process(cpus)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+def earlier_seconds(workdir: Path) -> float:
+    """What interrupted runs of a trial took for what they left in its workdir; 0 if they left nothing.
+
+    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
+    What it did after that is lost, is done again, and counts once.
+    """
+    start = workdir / EARLIER
+    if not start.exists():
+        return 0.0
+    newest = max(path.stat().st_mtime for path in workdir.rglob("[!.]*") if path.is_file())
+    return float(start.read_text()) + newest - start.stat().st_mtime
+
+
+def attempt(run: Run, trial: Trial, data: Any, origin: Origin) -> tuple[list[Row] | None, str | None]:
+    """The rows of a trial, or what went wrong: one bad trial does not end a sweep, which reports it."""
     try:
-        data = None if load is None else load(scale)
-    except (InputError, InputTypeError, OSError) as error:
-        connection.send(InputError(f"no data for this sweep: {error}"))
-        return
-    except Exception:
-        connection.send(RuntimeError(f"the data could not be loaded\n{traceback.format_exc()}"))
-        return
-    while (trial := connection.recv()) is not None:
-        connection.send(_attempt(run, trial, data, command))
-
-
-def _attempt(run: Run, trial: Trial, data: Any, command: str) -> tuple[list[Row] | None, str | None]:
-    try:
-        return run_trial(run, trial, data, command=command), None
-    except Exception as error:  # one bad trial must not end the sweep; it is reported when it ends
+        return run_trial(run, trial, data, origin), None
+    except Exception as error:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+def settle_process(threads: int = 1) -> None:
+    """What a process that trains does first: it takes its threads, and loses no time on denormal numbers."""
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def ray_engine(
-    experiment: Experiment, trials: Sequence[Trial], *, address: str | None = None, command: str = ""
+# --- local processes
+
+
+def local_engine(
+    experiment: Experiment, trials: Sequence[Trial], origin: Origin, *, jobs: int
 ) -> Generator[Finished, None, None]:
-    """The same trials on a Ray cluster: code and data travel with them, a lost worker's trial is tried again.
-
-    ``address`` is that of the head (``ray start --head`` prints it); None starts Ray on this machine alone.
-    """
+    """``jobs`` pools of one process each: one that dies costs its own trial only, which is tried again."""
+    typed_in = written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
+    if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
+        context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
+    leash, hold = context.Pipe(duplex=False)
+    begin = (leash, hold, dict(os.environ), experiment.cpus, experiment.run, experiment.data)
+    waiting, deaths = deque(trials), Counter[str]()
+    idle: list[ProcessPoolExecutor] = []
+    running: dict[Future[Any], tuple[ProcessPoolExecutor, Trial]] = {}
     try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "the Ray engine needs an extra: pip install -c constraints.txt '.[ray]' in a checkout"
-        ) from None
-    data = None if experiment.data is None else experiment.data(trials[0].scale)
-    ours = not ray.is_initialized()
-    if ours:
-        _require_answer(address)
-        code = {"py_modules": [str(Path(__file__).resolve().parents[1])], "excludes": ["__pycache__"]}
-        ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
-    try:
-        _send_by_value(experiment.run)
-        run = ray.remote(num_cpus=experiment.cpus, num_gpus=experiment.gpus, max_retries=LOST_WORKER_RETRIES)(
-            _run_remotely
-        )
-        shared = ray.put(data)
-        running = {run.remote(experiment.run, experiment.cpus, trial, shared, command): trial for trial in trials}
-        while running:
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            trial = running.pop(ready)
-            try:
-                rows, problem = ray.get(ready)
-            except ray.exceptions.RayError as error:
-                rows, problem = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            yield trial, rows, problem
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                pool = idle.pop() if idle else ProcessPoolExecutor(1, context, _begin, begin)
+                trial = waiting.popleft()
+                running[pool.submit(_work, trial, origin)] = pool, trial
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                pool, trial = running.pop(future)
+                try:
+                    rows, problem = future.result()
+                    idle.append(pool)
+                except BrokenProcessPool:
+                    deaths[trial.key] += 1
+                    if deaths[trial.key] <= LOST_WORKER_RETRIES:
+                        waiting.appendleft(trial)
+                        continue
+                    rows, problem = None, f"its process died {deaths[trial.key]} times"
+                yield trial, rows, problem
     finally:
-        if ours:
-            ray.shutdown()
+        hold.close()  # the processes leave
+        for pool in [*idle, *(pool for pool, _ in running.values())]:
+            pool.shutdown(cancel_futures=True)
 
 
-def _require_answer(address: str | None) -> None:
-    """Refuse an address nobody listens at; Ray itself would try for minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            raise InputError(
-                f"no Ray head answers at {address} ({error}); `ray start --head` prints the address to use"
-            ) from None
+_given: dict[str, Any] = {}  # to this process, by the sweep that started it
 
 
-def _run_remotely(run: Run, cpus: int, trial: Trial, data: Any, command: str) -> Any:
+def _begin(leash: Any, hold: Any, environment: dict[str, str], cpus: int, run: Run, load: Any) -> None:
+    """Make a process ready for trials; it leaves when the sweep ends, however that ends."""
+    hold.close()  # the sweep's alone
+    threading.Thread(target=_leave_at_the_end_of, args=(leash,), daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environment)  # the sweep's, not that of the server this process was forked from
     settle_process(cpus)
-    answer = _attempt(run, trial, data, command)
-    _forget(trial)
-    return answer
+    _given.update(run=run, load=load)
 
 
-def _send_by_value(function: Callable[..., Any]) -> None:
-    """Let a trial function from a user's own file travel with its trials: the workers need not have that file."""
-    from ray import cloudpickle
-
-    module = sys.modules.get(_written(function).__module__)
-    if module is None or module.__name__.partition(".")[0] in {"anyorder", *sys.stdlib_module_names}:
-        return
-    if "site-packages" not in (getattr(module, "__file__", None) or "site-packages"):
-        cloudpickle.register_pickle_by_value(module)
+def _leave_at_the_end_of(leash: Any) -> None:
+    multiprocessing.connection.wait([leash])
+    os._exit(1)
 
 
-def _written(function: Any) -> Any:
+def _work(trial: Trial, origin: Origin) -> tuple[list[Row] | None, str | None]:
+    if "data" not in _given:  # an error here ends the sweep: no other process would fare better
+        _given["data"] = None if _given["load"] is None else _given["load"](trial.scale)
+    return attempt(_given["run"], trial, _given["data"], origin)
+
+
+def written(function: Any) -> Any:
     """The function somebody wrote, inside any functools.partial."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+# --- one command a table or figure
+
+
+def reproduce(
+    name: str,
+    scale: str = "laptop",
+    *,
+    out: str | Path = "results",
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    only: Sequence[str] | None = None,
+    seeds: int | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Run what is missing of an experiment, the plan shown first; returns the problems of trials that failed.
+
+    ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
+    A trial gets ``cpus`` threads and, with ``gpus`` (a share of one will do), trains on the GPU it finds; None: what
+    the experiment declares, one thread and no GPU.
+    """
+    one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    for option, value in {"seeds": seeds, "cpus": cpus}.items():
+        if value is not None:
+            whole_number(option, value)
+    check_engine(engine, jobs, address, 0 if gpus is None else real_number("gpus", gpus, at_least=0))
+    group = [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
+    methods = {experiment.name: list(experiment.plan(scale).methods) for experiment in group}
+    if only is not None:
+        known = dict.fromkeys(method for mine in methods.values() for method in mine)
+        only = [one_of("only", method, known) for method in only]
+        methods = {each: [method for method in only if method in mine] for each, mine in methods.items()}
+    group = [experiment for experiment in group if methods[experiment.name]]
+    if name in GROUPS:
+        seconds = 0.0
+        for experiment in group:
+            with contextlib.suppress(InputError):  # of rows that cannot be read; said when its turn comes
+                left = _planned(experiment, scale, out, methods[experiment.name], seeds)[1]
+                seconds += experiment.estimated_seconds(left)
+        names = ", ".join(experiment.name for experiment in group)
+        print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
+    options: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
+    problems = []
+    for experiment in group:
+        experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=gpus or experiment.gpus)
+        if experiment.gpus:
+            run: Any = experiment.run  # that of an experiment of the paper: it takes a device
+            experiment = replace(experiment, run=functools.partial(run, device="auto"))
+        try:
+            problems += _reproduce(experiment, scale, out, methods[experiment.name], dry_run, **options)
+        except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
+            if name not in GROUPS:
+                raise
+            print(f"{experiment.name} is left out: {error}", flush=True)
+            problems.append(f"{experiment.name}: {error}")
+    return problems
+
+
+def _planned(
+    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], seeds: int | None
+) -> tuple[list[Trial], list[Trial]]:
+    """All trials, and those still to run."""
+    rows = read_rows(rows_path(out, experiment.name))
+    trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
+    return trials, unfinished(trials, rows)
+
+
+def _reproduce(
+    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], dry_run: bool, **options: Any
+) -> list[str]:
+    trials, left = _planned(experiment, scale, out, only, options["seeds"])
+    processes = min(options["jobs"] or jobs_for(experiment.cpus), max(1, len(left)))
+    print(plan_text(experiment, scale, trials, left, processes if options["engine"] == "local" else None), flush=True)
+    plan, seeds = experiment.plan(scale), options["seeds"]
+    searched = plan.tune_seeds or plan.seeds
+    if seeds is not None and seeds < searched:
+        print(f"Settings are chosen from {searched} seeds; with {seeds} the report shows candidates and no choice.")
+    if dry_run or not left:
+        return []
+    seconds = {trial.key: experiment.estimated_seconds([trial]) for trial in left}
+    problems, done, began = [], set(), time.monotonic()
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    bar = Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal)
+    task = bar.add_task(experiment.name, total=sum(seconds.values()))
+
+    def finished(trial: Trial, rows: list[Row] | None, problem: str | None, _: int) -> None:
+        where = f"{trial.method} {_varied(experiment, trial)} seed {trial.seed}"
+        if problem is not None:
+            problems.append(f"failed: {trial.experiment} {where}: {problem}")
+        done.add(trial.key)
+        bar.advance(task, seconds.get(trial.key, 0))
+        worked = sum(seconds.get(key, 0) for key in done)
+        remaining = (time.monotonic() - began) * (sum(seconds.values()) - worked) / max(worked, 1e-9)
+        figure = "failed" if rows is None else _validation_figure(rows[-1], experiment)
+        console.print(f"[{len(done)}/{len(left)}] {where}: {figure}; {duration(max(remaining, 0))} left")
+
+    command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    command += f" --gpus {experiment.gpus:g}" if experiment.gpus else ""
+    with bar:
+        sweep(experiment, scale, out=out, only=only, command=command, on_finish=finished, **options)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(out, experiment.name)}")
+    return problems
+
+
+def plan_text(
+    experiment: Experiment, scale: str, trials: Sequence[Trial], left: Sequence[Trial], processes: int | None
+) -> str:
+    """What a sweep is about to do, and how long it should take."""
+    seconds = experiment.estimated_seconds(left)
+    lines = [f"{experiment.name}, {scale} scale. {experiment.claim}", f"How: {experiment.how(scale)}"]
+    for method, candidates in experiment.plan(scale).methods.items():
+        mine, waiting = (sum(trial.method == method for trial in some) for some in (trials, left))
+        if mine:
+            lines.append(f"  {method}: {len(candidates)} candidate settings, {mine} trials, {mine - waiting} finished")
+    lines.append(f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time")
+    if processes:
+        lines[-1] += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
+    return "\n".join(lines)
+
+
+def _validation_figure(row: Row, experiment: Experiment) -> str:
+    """Whoever watches a sweep should not see the test sets before the choices are made."""
+    metric = next((m for m in (experiment.headline, experiment.select) if m in row["validation"]), None)
+    return "diverged" if metric is None else f"validation {metric} {row['validation'][metric]:.4f}"
+
+
+def _varied(experiment: Experiment, trial: Trial) -> str:
+    """What tells this trial from its method's others."""
+    plan = experiment.plan(trial.scale)
+    keys = [*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)]
+    return " ".join(f"{key}={trial.setting[key]}" for key in dict.fromkeys(keys) if trial.setting[key] is not None)

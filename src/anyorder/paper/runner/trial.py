@@ -24,7 +24,7 @@ Setting = Mapping[str, Any]
 
 
 def shuffles(method: str) -> bool:
-    """Whether ``method`` reads every sample in a fresh random ordering each epoch.
+    """Whether ``method`` reads every set in a fresh random ordering each epoch.
 
     >>> shuffles("pi-sgd"), shuffles("sire+shuffle"), shuffles("sire")
     (True, True, False)
@@ -33,7 +33,7 @@ def shuffles(method: str) -> bool:
 
 
 def without_penalty(method: str) -> str:
-    """The method that is trained as ``method`` is but for the penalty.
+    """The method that is trained as ``method`` is, without the penalty.
 
     >>> without_penalty("sire+shuffle"), without_penalty("sire-prefix-1")
     ('pi-sgd', 'plain')
@@ -42,7 +42,7 @@ def without_penalty(method: str) -> str:
 
 
 def short(value: float) -> float:
-    """Six significant digits: what a row needs.
+    """Six significant digits, for rows.
 
     >>> short(0.123456789)
     0.123457
@@ -51,7 +51,7 @@ def short(value: float) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A length of time to be read: seconds, minutes or hours.
+    """A length of time in words: seconds, minutes or hours.
 
     >>> duration(40), duration(600), duration(9000)
     ('40 s', '10 min', '2.5 h')
@@ -88,7 +88,7 @@ def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-# What published rows were declared with: their trials keep their keys.
+# The names that the published rows were declared with: their trials keep their keys.
 _HASHED_AS = {"unlabeled": "unlabelled", "prefixes": "states", "given": "prefix", "random": "subset"}
 
 
@@ -112,18 +112,19 @@ class Trial:
         setting = {_HASHED_AS.get(key, key): value for key, value in self.setting.items()}
         if "states" in setting:
             setting["states"] = _HASHED_AS[setting["states"]]
-        declaration = [self.experiment, self.method, setting, self.seed, self.scale]
+        method = self.method.replace("unlabeled", "unlabelled")
+        declaration = [self.experiment, method, setting, self.seed, self.scale]
         return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
 
     def require(self, row: Row) -> None:
-        """Refuse a row that says it is of this trial and has another method, seed or setting: it was edited."""
+        """Refuse a row of this trial that has another method, seed or setting: it was edited."""
         declared = {"experiment": self.experiment, "method": self.method, "seed": self.seed, **self.setting}
         found = {**row["setting"], **{key: row[key] for key in ("experiment", "method", "seed")}}
         for key, value in declared.items():
             if json.dumps(found.get(key)) != json.dumps(value):
                 raise InputError(
                     f"a row of the trial {self.key} of {self.experiment} has {key} {found.get(key)!r}, and the trial "
-                    f"is declared with {value!r}: mend or remove that row, and its trial is run again"
+                    f"{value!r}: mend or remove that row, and the trial is run again"
                 )
 
 
@@ -135,15 +136,15 @@ Candidate = tuple[Setting, list[Trial]]  # a setting, and the trials that it is 
 class Plan:
     """One scale of an experiment.
 
-    ``methods`` gives each method the candidate settings it may choose from, as many for each: the same tuning budget.
-    ``over`` are the settings reported one by one, not chosen (sizes, numbers of labels); ``fixed`` is the same for all,
-    but for what ``follows`` from a cell of ``over`` (a longer training with more labels, say).
+    ``methods`` gives each method the candidate settings it may choose from, as many for each. ``over`` are the settings
+    reported one by one, not chosen (sizes, numbers of labels). ``fixed`` is the same for all cells of ``over``, and
+    ``follows(cell)`` gives what differs between them (a longer training with more labels, say).
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
-    ``seeds``), made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others. The
-    choice is then run with all ``seeds`` in every cell. With ``finalists``, so many of the best candidates are first
-    run anew with a cell's own settings, and the best of these is chosen: where a search is made by shorter training,
-    what wins there need not win at full length. ``seconds`` is the measured cost of a trial on one core.
+    ``seeds``). It is made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others, and
+    then run with all ``seeds`` in every cell. With ``finalists``, that many of the best candidates are first run with
+    the cell's own settings, and the best of these is chosen: a short search need not favour what wins at full length.
+    ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
@@ -159,6 +160,18 @@ class Plan:
     def cells(self) -> list[dict[str, Any]]:
         """Every combination of the settings in ``over``."""
         return grid(**self.over)
+
+    def shrunk(self, small: Setting, *, over: Setting | None = None, seeds: int = 2) -> Plan:
+        """This plan in seconds: two candidates a method, the ends of each range, and the ``small`` settings."""
+        methods = {}
+        for name, all_candidates in self.methods.items():
+            ends = [all_candidates[0], all_candidates[-1]][: len(all_candidates)]
+            methods[name] = [{key: small.get(key, value) for key, value in c.items()} for c in ends]
+        ranges = {**self.over, **(over or {})}
+        ranges = {name: [values[0], values[-1]][: len(values)] for name, values in ranges.items()}
+        tune_on = {key: ranges[key][0] for key in self.tune_on if key in ranges}
+        fixed = {**self.fixed, **small}
+        return Plan(methods, ranges, fixed, seeds=seeds, tune_on=tune_on, tune_seeds=1, finalists=1, seconds=0.3)
 
 
 @dataclass(frozen=True)
@@ -202,14 +215,15 @@ class Experiment:
     """One table or figure, declared.
 
     ``run(trial, data, workdir)`` trains and tests one model and returns its outcomes: dicts with ``validation``,
-    ``metrics`` (the test split) and ``parameters``, and if need be ``setting`` (what this row adds, as a test
-    ``length``) and ``curve`` (named lists to draw). All its randomness comes from ``trial.seed``; it may keep
-    checkpoints in ``workdir`` and finds there what an interrupted run of the same trial left.
+    ``metrics`` (the test split) and ``parameters``, and if need be ``steps``, ``reads`` (orderings that a prediction
+    averages), ``setting`` (what this row adds, as a test ``length``) and ``curve`` (named lists to draw). All its
+    randomness comes from ``trial.seed``. It may keep checkpoints in ``workdir``, and finds there what an interrupted
+    run of the same trial left.
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
     to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
     ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
-    how we understand what does not hold, shown only where something does not.
+    how we understand what does not hold.
     """
 
     name: str
@@ -251,29 +265,27 @@ class Experiment:
         ``guess=True`` takes the first candidate where a choice is open, which gives the full number of trials.
         """
         plan = self.plan(scale)
-        methods = list(plan.methods) if only is None else [one_of("only", name, plan.methods) for name in only]
         wanted: dict[str, Trial] = {}
-        for cell in plan.cells():
-            for method in methods:
-                searched = self._search(scale, method, cell, seeds)
-                finals = self._finals(scale, method, cell, rows, seeds, guess=guess)
-                named = [trial for _, runs in [*searched, *finals] for trial in runs]
-                choice = self.choice(scale, method, cell, rows, seeds=seeds)
-                if choice is None and guess:
-                    choice = plan.methods[method][0]
-                if choice is not None:
-                    named += self._runs(scale, method, cell, choice, self._seeds(scale, seeds))
-                wanted.update((trial.key, trial) for trial in named if trial.key not in wanted)
-        return sorted(
-            wanted.values(), key=lambda trial: trial.seed
-        )  # what is cut short has fewer seeds, not fewer cells
+        for cell, method in itertools.product(plan.cells(), plan.methods if only is None else only):
+            candidates = plan.methods[one_of("only", method, plan.methods)]
+            stages = self._search(scale, method, cell, seeds)
+            stages = [*stages, *self._finals(scale, method, cell, rows, seeds, guess=guess)]
+            choice = self.choice(scale, method, cell, rows, seeds=seeds)
+            if choice is None and guess:
+                choice = candidates[0]
+            if choice is not None:
+                stages.append((choice, self._runs(scale, method, cell, choice, self._seeds(scale, seeds))))
+            for trial in (trial for _, runs in stages for trial in runs):
+                wanted.setdefault(trial.key, trial)
+        return sorted(wanted.values(), key=lambda trial: trial.seed)  # a sweep cut short has fewer seeds, not cells
 
     def choice(
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
     ) -> Setting | None:
         """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
-        if len(self.plan(scale).methods[method]) == 1:
-            return self.plan(scale).methods[method][0]
+        candidates = self.plan(scale).methods[method]
+        if len(candidates) == 1:
+            return candidates[0]
         finals = self._finals(scale, method, cell, rows, seeds)
         best = self._ranked(finals or self._search(scale, method, cell, seeds), rows)
         return best[0] if best else None
@@ -284,15 +296,15 @@ class Experiment:
         A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come. Where
         the plan's own search is finished it decides, however many ``seeds`` a sweep asks for.
         """
+        plan = self.plan(scale)
         most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
-        for method in self.plan(scale).methods:
-            for cell in self.plan(scale).cells():
-                choice = self.choice(scale, method, cell, rows)
-                if choice is None:
-                    choice = self.choice(scale, method, cell, rows, seeds=seeds)
-                if choice is not None:
-                    chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
+        for method, cell in itertools.product(plan.methods, plan.cells()):
+            choice = self.choice(scale, method, cell, rows)
+            if choice is None:
+                choice = self.choice(scale, method, cell, rows, seeds=seeds)
+            if choice is not None:
+                chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
 
     def estimated_seconds(self, trials: Sequence[Trial]) -> float:
@@ -303,42 +315,38 @@ class Experiment:
     def _seeds(self, scale: str, seeds: int | None) -> int:
         return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
 
+    def _tune_seeds(self, scale: str, seeds: int | None) -> int:
+        return min(self.plan(scale).tune_seeds or self._seeds(scale, seeds), self._seeds(scale, seeds))
+
     def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[Candidate]:
         """The candidates of a method and the trials that compare them in ``cell``; none if there is no choice."""
         plan = self.plan(scale)
-        if len(plan.methods[method]) == 1:
-            return []
-        there, number = {**cell, **plan.tune_on}, self._tune_seeds(scale, seeds)
-        return [(c, self._runs(scale, method, there, c, number)) for c in plan.methods[method]]
+        there, candidates = {**cell, **plan.tune_on}, plan.methods[method]
+        tried = candidates if len(candidates) > 1 else []
+        return [(c, self._runs(scale, method, there, c, self._tune_seeds(scale, seeds))) for c in tried]
 
     def _finals(
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, *, guess: bool = False
     ) -> list[Candidate]:
         """The finalists and the trials that compare them in ``cell``; none if there are none, or the search is open."""
-        plan = self.plan(scale)
-        if plan.finalists == 1:
+        finalists = self.plan(scale).finalists
+        if finalists == 1:
             return []
         searched = self._search(scale, method, cell, seeds)
         best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
         number = self._tune_seeds(scale, seeds)
-        return [(c, self._runs(scale, method, cell, c, number)) for c in best[: plan.finalists]]
+        return [(c, self._runs(scale, method, cell, c, number)) for c in best[:finalists]]
 
     def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
         """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
-        figures = {row["trial"]: row["validation"].get(self.select) for row in rows}
+        figures = {row["trial"]: row["validation"].get(self.select, math.nan) for row in rows}
+        if any(trial.key not in figures for _, runs in candidates for trial in runs):
+            return []
         scores = []
         for _, runs in candidates:
-            if any(trial.key not in figures for trial in runs):
-                return []
-            values = [figures[trial.key] for trial in runs]
-            if any(value is None or not math.isfinite(value) for value in values):
-                scores.append(math.inf)  # a run that diverged is never chosen
-            else:
-                scores.append(sum(values) / len(values) * (-1 if self.maximize else 1))
+            score = sum(figures[trial.key] for trial in runs) / len(runs) * (-1 if self.maximize else 1)
+            scores.append(score if math.isfinite(score) else math.inf)  # a run that diverged is never chosen
         return [candidates[i][0] for i in sorted(range(len(scores)), key=scores.__getitem__)]
-
-    def _tune_seeds(self, scale: str, seeds: int | None) -> int:
-        return min(self.plan(scale).tune_seeds or self._seeds(scale, seeds), self._seeds(scale, seeds))
 
     def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
         plan = self.plan(scale)

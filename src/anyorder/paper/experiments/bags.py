@@ -1,0 +1,54 @@
+"""Beyond the paper: bags of instances, whose order means nothing, from few labels."""
+
+from functools import partial
+
+from anyorder.paper.data import datasets, generated
+from anyorder.paper.data.datasets import Dataset
+from anyorder.paper.experiments.common import POOLED, RECORDED, WEIGHTS, load, scales, seconds_of_steps
+from anyorder.paper.runner.arms import run_folds
+from anyorder.paper.runner.trial import Chart, Experiment, Plan, grid
+
+
+def real_bags() -> dict[str, Dataset]:
+    return {name: datasets.bags(name) for name in ("musk1", "elephant")}
+
+
+def generated_bags() -> dict[str, Dataset]:
+    return {"musk1": generated.bags(0), "elephant": generated.bags(1)}
+
+
+plan = Plan(
+    over={"data": ["musk1", "elephant"], "labels": [0.05, 0.1, 1.0]},
+    fixed={
+        **{"hidden": 32, "encoder": [64], "validation": 0.2, "folds": 10, "standardize": True},
+        **{"steps": 60, "batch_size": 32, "learning_rate": 0.01, "weight_decay": 1e-4},
+    },
+    methods={
+        "plain": grid(learning_rate=[0.003, 0.01, 0.03]),
+        "sire": grid(penalty_weight=WEIGHTS),
+        "deepsets": POOLED,
+        "pi-sgd": grid(learning_rate=[0.003, 0.01, 0.03]),
+        "sire+shuffle": grid(penalty_weight=WEIGHTS),
+        "sire-prefix-1": grid(window=[1], penalty_weight=WEIGHTS),
+        "set-transformer": grid(learning_rate=[0.0003, 0.001, 0.003]),
+    },
+    seeds=5,
+    seconds=lambda trial: 10 * seconds_of_steps(12.0)(trial) / 3,
+)
+BAGS = Experiment(
+    name="bags",
+    short="a penalty on order helps on bags of instances",
+    claim="Beyond the paper: bags of instances, whose order means nothing, from few labels.",
+    choices="Musk1 (92 bags) and elephant (200), ten-fold cross-validation repeated with five seeds. A fifth of each "
+    "training part is held out for validation, so nearly every bag has a part in the choice, for every method alike, "
+    "and accuracies are a little high. GRU of 32 units on a layer of 64, 60 steps in batches of 32. With 5 and 10 % of "
+    "the labels the penalty also sees the unlabeled training bags. π-SGD averages 5 orderings at test time.",
+    run=run_folds,
+    plans=scales(plan, {"folds": 2, "encoder": [8]}, full={"hidden": 64, "steps": 1000}, seeds=20),
+    data=partial(load, smoke=generated_bags, real=real_bags),
+    charts=[
+        Chart("penalty_weight", split="labels", every=True, log=True, where={"data": name})
+        for name in ("musk1", "elephant")
+    ],
+    **RECORDED,
+)

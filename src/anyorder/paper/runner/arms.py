@@ -1,0 +1,457 @@
+"""From a trial to its outcomes: draw or split the sets, build the arm's model and penalty, train, measure.
+
+Every arm of a seed sees the same sets, loss, optimiser, schedule and number of steps. Test sets are read by the
+finished model alone. On real data a validation part is cut from the training part (by person where people are known);
+where labels are few, the rest of the training part is left without them, and only a penalty uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.metrics import f1_score
+from torch import Tensor, nn
+
+from anyorder.data.orderings import random_orderings, reorder
+from anyorder.data.sets import SetData
+from anyorder.models.deep_sets import DeepSets
+from anyorder.models.janossy import average_over_orderings
+from anyorder.models.recurrent import RecurrentSetModel
+from anyorder.models.set_transformer import SetTransformer
+from anyorder.paper.data import datasets
+from anyorder.paper.data.datasets import Dataset
+from anyorder.paper.data.tasks import TASKS, splits
+from anyorder.paper.peers import SmallCNN
+from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Setting, Trial, short, shuffles
+from anyorder.penalties.adaptive_weight import AdaptiveWeight
+from anyorder.penalties.permutation import PermutationPenalty
+from anyorder.penalties.sire import SIRE
+from anyorder.penalties.subset import SubsetPenalty
+from anyorder.training.config import TrainConfig, TrainResult
+from anyorder.training.loop import train
+from anyorder.training.predict import predict
+
+VOTES = 20  # orderings that π-SGD averages over on numbers, as many as in Janossy pooling's code
+CURVE_POINTS = 30
+GAP_SETS = 512  # test sets on which the dependence on order is measured
+state_gap_squared = PermutationPenalty(relative=True)
+
+
+def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", orderings: int | None = None) -> list[Outcome]:
+    """Train ``trial.method`` and test it: an outcome for each test length.
+
+    The setting of a task on numbers: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``validation``,
+    ``test`` (numbers of sets), ``embedding`` (dimensions of the frozen random input; None feeds the number itself),
+    ``lengths`` (of test sets, default ``n``), ``unlabeled`` (sets for the penalty alone), ``curve`` (keep the training
+    curve), ``checkpoint`` (keep the run resumable inside a trial).
+
+    That of real data: ``data`` or ``points`` (which data set), ``labels`` (the share of the training part that keeps
+    them), ``validation`` (its share), ``standardize`` (True, or the deviation that every feature gets), ``votes``
+    (orderings that π-SGD averages over), ``track`` (measure the validation part after every epoch and keep the best).
+    With ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set.
+
+    Of both: ``steps`` and ``epochs`` (whichever is longer), ``batch_size``, ``learning_rate``, ``weight_decay``,
+    ``shuffle_within``, ``truncate``, ``mixed_precision``, ``label_smoothing``, ``target_gap`` (an ``AdaptiveWeight``
+    instead of a weight), ``stretch``, ``begin_with`` and ``begin_anew`` (:class:`Variants`), and what the arm's model
+    and penalty take.
+    """
+    if "task" in trial.setting:
+        return _train_and_test(trial, Numbers(trial), workdir, device)
+    wanted = trial.setting.get("data", str(trial.setting.get("points")))
+    chosen = data if isinstance(data, Dataset) else data[wanted]
+    rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
+    assert chosen.test is not None
+    parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
+    return _train_and_test(trial, Recorded(trial, parts, len(chosen.class_names), orderings), workdir, device)
+
+
+def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
+    """Cross-validate: ``folds`` trainings, every bag tested once; a seed is one repetition with folds of its own.
+
+    The metrics are the means over folds (weighted by their sizes), so an accuracy is that over all bags.
+    """
+    bags = data[trial.setting["data"]].train
+    outcomes, sizes = [], []
+    for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
+        rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
+        problem = Recorded(trial, (rest, held, bags.select(test_index)), 2)
+        outcomes += _train_and_test(trial, problem, workdir / f"fold-{number}", device)
+        sizes.append(len(test_index))
+
+    def mean(kind: str) -> dict[str, float]:
+        keys = outcomes[0][kind]
+        return {k: short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
+
+    return [{**outcomes[0], "validation": mean("validation"), "metrics": mean("metrics")}]
+
+
+def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, device: str) -> list[Outcome]:
+    setting, track = trial.setting, bool(trial.setting.get("track"))
+    model = build_model(trial.method, setting, problem.labeled.elements.shape[1], problem.outputs, seed=trial.seed)
+    batches = math.ceil(len(problem.labeled) / setting["batch_size"])
+    config = TrainConfig(
+        epochs=max(1, round(setting.get("steps", 0) / batches), setting.get("epochs", 0)),
+        batch_size=setting["batch_size"],
+        learning_rate=setting["learning_rate"],
+        weight_decay=setting.get("weight_decay", 0.0),
+        shuffle=shuffles(trial.method),
+        shuffle_within=setting.get("shuffle_within"),
+        mixed_precision=setting.get("mixed_precision"),
+        truncate=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
+        maximize=track,
+        gap_every=1 if track else 0,
+        seed=trial.seed,
+        device=device,
+    )
+    penalised: dict[str, Any] = {}
+    if (penalty := build_penalty(trial.method, setting)) is not None:
+        budget = AdaptiveWeight(target=setting["target_gap"]) if "target_gap" in setting else None
+        penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
+        penalised["unlabeled"] = problem.unlabeled
+    variants = Variants(setting.get("stretch", 1.0), stages(setting), setting.get("begin_anew", False))
+    curve = _Curve(problem, model, max(1, config.epochs // CURVE_POINTS))
+    workdir.mkdir(parents=True, exist_ok=True)
+    result = train(
+        model,
+        problem.loss,
+        problem.labeled,
+        config=config,
+        validation=problem.validation if track else None,
+        metric=_accuracy if track else None,
+        augment=None if variants == Variants() else variants,
+        workdir=workdir if setting.get("checkpoint", "task" not in setting) else None,
+        progress=False,
+        log=curve.log if setting.get("curve") else None,
+        **penalised,
+    )
+    model.cpu()  # what follows is measured there
+    common: dict[str, Any] = {
+        "validation": _shortened(problem.figures(model, problem.validation)),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "steps": result.steps,
+        "reads": problem.reads,
+    }
+    if setting.get("curve"):
+        common["curve"] = curve.lists
+    elif track:
+        keys = ("epoch", "seconds", "loss", "validation", "gap")
+        common["curve"] = {k: [None if r[k] is None else short(r[k]) for r in result.history] for k in keys}
+    extra = problem.training_figures(model, result)
+    if isinstance(penalised.get("penalty_weight"), AdaptiveWeight):
+        extra["final_weight"] = penalised["penalty_weight"].weight
+    return [
+        {**common, "setting": more, "metrics": _shortened({**problem.test_figures(model, test), **extra})}
+        for more, test in problem.tests()
+    ]
+
+
+class _Curve:
+    """Validation accuracy while a model learns, at some thirty epochs."""
+
+    def __init__(self, problem: Numbers | Recorded, model: nn.Module, every: int) -> None:
+        self.problem, self.model, self.every, self.spent = problem, model, every, 0.0
+        self.lists: dict[str, list[float]] = {"epoch": [], "seconds": [], "loss": [], "accuracy": []}
+
+    def log(self, record: dict[str, Any]) -> None:
+        self.spent += record["seconds"]
+        if (record["epoch"] + 1) % self.every == 0:
+            accuracy = self.problem.figures(self.model, self.problem.validation)["accuracy"]
+            found = (record["epoch"] + 1, short(self.spent), short(record["loss"]), short(accuracy))
+            for values, value in zip(self.lists.values(), found, strict=True):
+                values.append(value)
+
+
+# --- what is learnt and measured
+
+
+class Numbers:
+    """A task on generated numbers, its targets standardised by the training sets."""
+
+    outputs = 1
+
+    def __init__(self, trial: Trial) -> None:
+        setting, self.trial = trial.setting, trial
+        self.task = TASKS[setting["task"]]
+        self.loss = self.task.loss
+        self.reads = VOTES if trial.method == "pi-sgd" else 1
+        sizes = {"train": setting["labels"], "validation": setting["validation"]}
+        if "unlabeled" in setting:
+            sizes["unlabeled"] = setting["unlabeled"]
+        drawn = self._drawn(sizes, setting["n"])
+        self.train, self.validation = drawn["train"], drawn["validation"]
+        self.shift, self.scale = 0.0, 1.0
+        targets = _targets(self.train)
+        if self.task.kind != "binary":
+            self.shift, self.scale = targets.mean().item(), max(targets.std().item(), 1e-8)
+        self.labeled = self._prepared(self.train)
+        self.unlabeled = self._prepared(drawn["unlabeled"]) if "unlabeled" in drawn else None
+
+    def _drawn(self, sizes: dict[str, int], n: Any) -> dict[str, SetData]:
+        n = n if isinstance(n, int) else tuple(n)
+        return splits(self.task, sizes, n, alphabet=self.trial.setting["alphabet"], seed=self.trial.seed)
+
+    def _prepared(self, data: SetData) -> SetData:
+        elements = data.elements.float() if self.trial.setting["embedding"] is None else data.elements
+        return SetData(elements, data.offsets, (_targets(data) - self.shift) / self.scale)
+
+    def tests(self) -> list[tuple[Setting, SetData]]:
+        size = self.trial.setting["test"]
+        lengths = self.trial.setting.get("lengths") or [self.trial.setting["n"]]
+        return [({"length": length}, self._drawn({"test": size}, length)["test"]) for length in lengths]
+
+    def figures(self, model: nn.Module, data: SetData) -> dict[str, float]:
+        """Loss and metrics in the units of the labels; π-SGD's by the mean over orderings, and by one alone."""
+        prepared = self._prepared(data)
+        outputs = {"" if self.reads == 1 else ONE_ORDERING: predict(model, prepared)}
+        if self.reads > 1:
+            outputs[""] = predict(_MeanOverOrderings(model, self.reads), prepared)
+        found: dict[str, float] = {}
+        for suffix, output in outputs.items():
+            output = output.cpu() * self.scale + self.shift
+            loss = self.task.loss(output, _targets(data)).item()
+            metrics = {"loss": loss, **self.task.metrics(output, _targets(data))}
+            found |= {name + suffix: value for name, value in metrics.items()}
+        return found
+
+    def training_figures(self, model: nn.Module, result: TrainResult) -> dict[str, float]:
+        some = self.train.select(torch.arange(min(2000, len(self.train))))
+        return {"train_loss": self.figures(model, some)["loss"]}
+
+    @torch.no_grad()
+    def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
+        """Figures, and how much order matters to the output and to the end state.
+
+        Both gaps are mean squared distances between two orderings of a set over that between two sets.
+        """
+        model.eval()
+        generator = torch.Generator().manual_seed(self.trial.seed)
+        some = self._prepared(test.select(torch.arange(min(GAP_SETS, len(test)))))
+        elements, lengths = some.batch(torch.arange(len(some)))
+        order = random_orderings(some.lengths, elements.shape[1], 1, generator)[:, 0]
+        outputs = model(elements, lengths)
+        moved = (model(reorder(elements, order), lengths) - outputs).square().mean().item()
+        gap = state_gap = moved / max(2 * outputs.var().item(), 1e-30)
+        if hasattr(model, "recurrence"):
+            state_gap = float(state_gap_squared(model, elements, lengths, generator=generator))
+        return {**self.figures(model, test), "output_gap": gap, "state_gap_squared": state_gap}
+
+
+class _MeanOverOrderings(nn.Module):
+    def __init__(self, model: nn.Module, orderings: int) -> None:
+        super().__init__()
+        self.model, self.orderings = model, orderings
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return average_over_orderings(self.model, elements, lengths, orderings=self.orderings)
+
+
+class Recorded:
+    """Classes of recorded sets: the training, validation and test part, and how many labels are kept."""
+
+    def __init__(self, trial: Trial, parts: Sequence[SetData], classes: int, orderings: int | None = None) -> None:
+        setting, self.seed, self.outputs, self.orderings = trial.setting, trial.seed, classes, orderings
+        if spread := setting.get("standardize"):
+            parts = datasets.standardized(*parts, spread=float(spread))
+        self.labeled, self.validation, self.test = parts
+        self.unlabeled: SetData | None = None
+        if setting["labels"] < 1:
+            self.labeled, self.unlabeled = datasets.few_labels(self.labeled, setting["labels"], seed=trial.seed)
+        smoothing = setting.get("label_smoothing", 0.0)
+        self.loss: Any = "cross-entropy"
+        if smoothing:
+            self.loss = partial(nn.functional.cross_entropy, label_smoothing=smoothing)
+        self.reads = setting.get("votes", 5) if trial.method == "pi-sgd" else 1
+
+    def tests(self) -> list[tuple[Setting, SetData]]:
+        return [({}, self.test)]
+
+    def figures(self, model: nn.Module, data: SetData, reads: int | None = None) -> dict[str, float]:
+        """Accuracy, macro-F1 and loss of the mean of the class probabilities over ``reads`` orderings."""
+        generator = torch.Generator().manual_seed(self.seed)
+        probabilities = predict(model, data, orderings=reads or self.reads, generator=generator, finish=_softmax)
+        targets, guessed = _targets(data), probabilities.argmax(1)
+        return {
+            "accuracy": _accuracy(probabilities, targets),
+            "macro_f1": float(f1_score(targets.numpy(), guessed.numpy(), average="macro", zero_division=0)),
+            "loss": float(nn.functional.nll_loss(probabilities.clamp_min(1e-12).log(), targets)),
+        }
+
+    def training_figures(self, model: nn.Module, result: TrainResult) -> dict[str, float]:
+        read = len(self.labeled) * len(result.history)
+        speed = {"training_seconds": result.seconds, "samples_per_second": read / max(result.seconds, 1e-9)}
+        return {"train_loss": result.history[-1]["loss"], **speed}
+
+    def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
+        found = {**self.figures(model, test), **order_figures(model, test, self.seed)}
+        if self.orderings is not None and isinstance(model, RecurrentSetModel):
+            found[f"accuracy_{self.orderings}_orderings"] = self.figures(model, test, self.orderings)["accuracy"]
+        return found
+
+
+@torch.no_grad()
+def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float]:
+    """How much order matters on sets never seen.
+
+    ``flip_rate``: how often a random ordering changes the predicted class; ``accuracy_shuffled``: the accuracy under
+    it; ``state_gap_squared``: squared distance of end states (of a recurrence; else of outputs) of two orderings of a
+    set over that of two sets; ``adjacent_gap``: the same for one swap of neighbours.
+    """
+    model.eval()
+    generator = torch.Generator().manual_seed(seed)
+    some = data.select(torch.randperm(len(data), generator=generator)[:GAP_SETS])
+    elements, lengths = some.batch(torch.arange(len(some)))
+    given, shuffled = predict(model, some), predict(model, _shuffled(some, generator))
+    figures = {
+        "flip_rate": float((given.argmax(1) != shuffled.argmax(1)).float().mean()),
+        "accuracy_shuffled": _accuracy(shuffled, _targets(some)),
+    }
+    if isinstance(model, RecurrentSetModel):
+        few = slice(0, max(2, min(len(some), 2**16 // elements.shape[1])))
+        batch = elements[few], None if lengths is None else lengths[few]
+        figures["state_gap_squared"] = float(state_gap_squared(model, *batch, generator=generator))
+        adjacent = SIRE(prefixes="given", window=1, pairs=4, relative=True)
+        figures["adjacent_gap"] = float(adjacent(model, *batch, generator=generator))
+    else:
+        moved = (given - shuffled).square().mean()
+        figures["state_gap_squared"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))
+    return figures
+
+
+def _shuffled(data: SetData, generator: torch.Generator) -> SetData:
+    """Every set in a random order of its own."""
+    owner = torch.repeat_interleave(torch.arange(len(data)), data.lengths)
+    order = torch.argsort(torch.rand(len(data.elements), generator=generator))
+    order = order[torch.argsort(owner[order], stable=True)]
+    return SetData(data.elements[order], data.offsets, data.targets)
+
+
+# --- the arm's model, penalty and augmentation
+
+
+def build_model(method: str, setting: Setting, features: int, outputs: int, *, seed: int) -> nn.Module:
+    """The model of ``method``, its weights drawn from ``seed``; the global generator is left as it was.
+
+    >>> build_model("cnn", {"side": 8}, 1, 10, seed=0)(torch.rand(2, 64, 1)).shape
+    torch.Size([2, 10])
+    """
+    numbers = "task" in setting
+    width, dropout = setting.get("hidden", 64), setting.get("dropout", 0.0)
+    embedding = None
+    if setting.get("embedding") is not None:
+        embedding = (setting["alphabet"], setting["embedding"], "frozen")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if method == "deepsets":
+            return DeepSets(
+                features,
+                outputs,
+                phi=setting.get("phi", (100, 100) if numbers else (width, width)),
+                rho=setting.get("rho", (100,) if numbers else (width,)),
+                pooling=setting.get("pooling", "sum" if numbers else "mean"),
+                equivariant=setting.get("equivariant", False),
+                activation=setting.get("activation", "relu"),
+                dropout=dropout,
+                embedding=embedding,
+            )
+        if method == "set-transformer":
+            return SetTransformer(
+                features,
+                outputs,
+                hidden=64 if numbers else width,
+                blocks=setting.get("blocks", 2),
+                inducing=None if numbers else setting.get("inducing", 16),
+                layer_norm=True,
+                dropout=dropout,
+                embedding=embedding,
+            )
+        if method.startswith("cnn"):
+            return SmallCNN(features, outputs, side=setting["side"], dropout=dropout)
+        return RecurrentSetModel(
+            features,
+            outputs,
+            cell=setting.get("cell", "gru"),
+            hidden=width,
+            encoder=setting.get("encoder"),
+            readout=setting.get("readout"),
+            activation=setting.get("activation", "tanh" if numbers else "relu"),
+            dropout=dropout,
+            readout_dropout=setting.get("readout_dropout", 0.0),
+            gate_bias_span=setting.get("gate_bias_span"),
+            embedding=embedding,
+        )
+
+
+def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
+    """The paper's penalties, in the units of the state: SIRE (``prefixes``, ``window``), or SUB; None without one."""
+    if method.startswith("sire"):
+        return SIRE(setting.get("prefixes"), setting.get("window"), pairs=setting.get("pairs", 1), relative=False)
+    return SubsetPenalty(pairs=setting.get("pairs", 1), relative=False) if method == "sub" else None
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Training sets a little different each time they are read, and small ones first: ``augment`` of ``train``.
+
+    ``stretch``: every set is stretched along each feature by a factor of its own, from 1/``stretch`` to ``stretch``,
+    even in logarithm. ``stages``, pairs of a share of the training and a number: up to that share only that many
+    elements of each set are read, so that early steps cost less and a recurrence learns from short sequences first.
+    They are the first ones in the order the set has then; with ``anew`` a random choice made each time, in that order.
+
+    >>> variants, generator = Variants(stages=((0.5, 2),)), torch.Generator()
+    >>> [variants(torch.ones(3, 5, 1), None, generator, share)[0].shape[1] for share in (0.4, 0.5)]
+    [2, 5]
+    """
+
+    stretch: float = 1.0
+    stages: tuple[tuple[float, int], ...] = ()
+    anew: bool = False
+
+    def __call__(
+        self, elements: Tensor, lengths: Tensor | None, generator: torch.Generator, share: float
+    ) -> tuple[Tensor, Tensor | None]:
+        most = next((number for end, number in self.stages if share < end), elements.shape[1])
+        if most < elements.shape[1]:
+            if self.anew:
+                sizes = elements.new_full(elements.shape[:1], elements.shape[1], dtype=torch.int64)
+                sizes = sizes if lengths is None else lengths
+                fresh = random_orderings(sizes, elements.shape[1], 1, generator)[:, 0, :most]
+                elements = reorder(elements, fresh.sort().values)
+            elements = elements[:, :most]
+            lengths = None if lengths is None else lengths.clamp(max=most)
+        if self.stretch != 1.0:
+            drawn = torch.rand(len(elements), 1, elements.shape[2], generator=generator, device=elements.device)
+            elements = elements * self.stretch ** (2 * drawn - 1)
+        return elements, lengths
+
+
+def stages(setting: Setting) -> tuple[tuple[float, int], ...]:
+    """How many elements of each set are read up to which share of the training: the setting ``begin_with``.
+
+    >>> stages({"begin_with": 40}), stages({})
+    (((0.5, 40),), ())
+    """
+    begin = setting.get("begin_with", ())
+    return ((0.5, begin),) if isinstance(begin, int) else tuple((share, number) for share, number in begin)
+
+
+def _targets(data: SetData) -> Tensor:
+    assert data.targets is not None
+    return data.targets
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs.argmax(1) == targets).float().mean())
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    return outputs.softmax(1)
+
+
+def _shortened(figures: dict[str, float]) -> dict[str, float]:
+    return {key: short(value) for key, value in figures.items()}
