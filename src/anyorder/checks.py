@@ -1,8 +1,7 @@
-"""One voice for input errors: what was wrong, the rule, what was received, what to do.
+"""One voice for input errors: the argument, the rule, what was received.
 
-Every error a user can cause is an :class:`InputError` (a ``ValueError``) or an :class:`InputTypeError`
-(a ``TypeError``), raised once, at the public function where the value enters. The command line turns both
-into one line on stderr and exit status 2.
+An error that a user can cause is an :class:`InputError` (a ``ValueError``) or an :class:`InputTypeError` (a
+``TypeError``). It is raised once, by the public function where the value enters.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ if TYPE_CHECKING:  # the command line checks its flags before torch is imported
 
 
 class InputError(ValueError):
-    """A value breaks a rule; the message says which value, which rule, and what to do."""
+    """A value breaks a rule; the message names the argument, the rule and the value."""
 
 
 class Diverged(InputError):
-    """A training whose loss or validation figure was never finite: there is no model to give back."""
+    """The loss or the validation metric of a training was never finite, so there is no model."""
 
 
 class InputTypeError(TypeError):
-    """An argument is of the wrong kind; the message says what was expected and what was received."""
+    """An argument is of the wrong type; the message names the argument and what it got."""
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """``value`` if it is one of ``allowed``; otherwise an error that lists them and guesses what was meant."""
+    """``value`` if it is allowed; otherwise an error with all allowed values and the closest."""
     allowed = list(allowed)
     if value in allowed:
         return value
@@ -41,14 +40,14 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def whole_number(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
-    """``value`` as an int from ``minimum`` to ``maximum``, which is the largest that 64 bits hold."""
+    """``value`` as an int from ``minimum`` to ``maximum``."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InputTypeError(f"{name} must be a whole number; got {value!r} ({type(value).__name__})")
-    if int(value) < minimum:
-        raise InputError(f"{name} must be at least {minimum}; got {int(value)}")
-    if int(value) > maximum:
-        raise InputError(f"{name} must be at most {maximum}; got {int(value)}")
-    return int(value)
+    number = int(value)
+    if not minimum <= number <= maximum:
+        rule = f"at least {minimum}" if number < minimum else f"at most {maximum}"
+        raise InputError(f"{name} must be {rule}; got {number}")
+    return number
 
 
 def real_number(
@@ -60,16 +59,17 @@ def real_number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """``value`` as a finite float within the bounds given; text is not read as a number."""
+    """``value`` as a finite float within the given bounds; text is not converted."""
+    is_number = not isinstance(value, (str, bytes))
+    number = math.nan
     try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        number = float(value)
+        number = float(value) if is_number else number
     except (TypeError, ValueError):
-        raise InputTypeError(f"{name} must be a number; got {value!r} ({type(value).__name__})") from None
+        is_number = False
     except OverflowError:
         number = math.inf
     rules = [
+        (is_number, "a number"),
         (math.isfinite(number), "finite"),
         (at_least is None or number >= at_least, f"at least {at_least}"),
         (above is None or number > above, f"above {above}"),
@@ -78,7 +78,7 @@ def real_number(
     ]
     for holds, rule in rules:
         if not holds:
-            raise InputError(f"{name} must be {rule}; got {number}")
+            raise (InputError if is_number else InputTypeError)(f"{name} must be {rule}; got {value!r}")
     return number
 
 
@@ -91,8 +91,6 @@ def extra(module: str, extra: str, what: str = "this") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("anyorder"):
-            raise
         raise InputError(f"{what} needs {error.name}: pip install 'anyorder[{extra}]'") from None
 
 
@@ -101,10 +99,9 @@ _check_finite = True
 
 @contextmanager
 def finite_checks(enabled: bool) -> Iterator[None]:
-    """Turn the check for NaN and infinite elements on or off inside a ``with`` block.
+    """Switch the check for NaN and infinite elements on or off inside a ``with`` block.
 
-    The check is one pass over the elements of each scan. It is on by default; on a GPU it waits for the
-    device, so a tuned training loop may want it off.
+    The check reads all elements once per scan. On a GPU it also waits for the device.
 
     >>> with finite_checks(False):
     ...     pass  # scans in here do not look for NaN
@@ -117,59 +114,55 @@ def finite_checks(enabled: bool) -> Iterator[None]:
         _check_finite = before
 
 
-def checked_elements(elements: Any, name: str = "elements") -> Tensor:
-    """``elements`` if it is a non-empty batch ``[B, T, D]`` with at least one feature."""
+def checked_batch(
+    elements: Any, lengths: Any = None, *, batch_first: bool = True, name: str = "elements"
+) -> tuple[Tensor, Tensor | None]:
+    """A checked batch as ``elements [B, T, D]`` and ``lengths [B]``; ``batch_first=False`` reads ``[T, B, D]``."""
+    elements = checked_elements(elements, name, batch_first)
+    if not batch_first:
+        elements = elements.transpose(0, 1)
+    lengths = checked_lengths(lengths, elements)
+    require_finite(elements, lengths, name)
+    return elements, lengths
+
+
+def checked_elements(elements: Any, name: str = "elements", batch_first: bool = True) -> Tensor:
+    """``elements`` if it is a tensor of three axes with at least one set and one feature."""
     from torch import Tensor
 
-    if not isinstance(elements, Tensor):
-        raise InputTypeError(
-            f"{name} must be a tensor [B, T, D]; got {type(elements).__name__} "
-            "(anyorder.pad makes one from a list of arrays)"
-        )
-    shape = list(elements.shape)
-    if elements.dim() != 3:
-        raise InputError(f"{name} must have three axes [B, T, D]; got shape {shape}")
-    if shape[0] == 0:
-        raise InputError(f"{name} must hold at least one sample; got an empty batch, shape {shape}")
-    if shape[2] == 0:
-        raise InputError(f"{name} must have at least one feature; got shape {shape}")
-    return elements
+    is_tensor = isinstance(elements, Tensor)
+    if is_tensor and elements.dim() == 3 and elements.shape[0 if batch_first else 1] and elements.shape[2]:
+        return elements
+    axes = "[B, T, D]" if batch_first else "[T, B, D] (batch_first=False)"
+    got = f"shape {list(elements.shape)}" if is_tensor else f"{type(elements).__name__} (anyorder.pad makes a tensor)"
+    kind = InputError if is_tensor else InputTypeError
+    raise kind(f"{name} must be a tensor {axes} with at least one set and one feature; got {got}")
 
 
 def checked_lengths(lengths: Any, elements: Tensor, name: str = "lengths") -> Tensor | None:
-    """``lengths`` as int64 on the elements' device: one a sample, each from 0 to T; None means all T."""
+    """``lengths`` as int64 on the elements' device, each from 0 to T; None means all T."""
     import torch
-    from torch import Tensor
 
     if lengths is None:
         return None
-    if not isinstance(lengths, Tensor):
-        try:
-            lengths = torch.as_tensor(lengths)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputTypeError(f"{name} must be whole numbers, one a sample; got {lengths!r}") from None
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise InputTypeError(f"{name} must be whole numbers (int64); got dtype {lengths.dtype}")
+    lengths = torch.as_tensor(lengths)
     batch, longest = elements.shape[:2]
-    if lengths.dim() != 1 or lengths.shape[0] != batch:
-        raise InputError(f"{name} must have shape [{batch}], one number a sample; got shape {list(lengths.shape)}")
-    lengths = lengths.to(device=elements.device, dtype=torch.int64)
-    if not torch.compiler.is_compiling():
+    whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
+    fits = whole and lengths.shape == (batch,)
+    if fits and not torch.compiler.is_compiling():
         low, high = torch.stack([lengths.min(), lengths.max()]).tolist()
-        if low < 0:
-            at = int(lengths.argmin())
-            raise InputError(f"{name} must not be negative; got {low} for sample {at}")
-        if high > longest:
-            at = int(lengths.argmax())
-            raise InputError(f"{name} must be at most T = {longest}; got {high} for sample {at}")
-    return lengths
+        fits = low >= 0 and high <= longest
+    if not fits:
+        got = lengths.tolist() if lengths.numel() <= 8 else f"shape {list(lengths.shape)}, {lengths.dtype}"
+        kind = InputError if whole else InputTypeError
+        raise kind(f"{name} must be {batch} whole numbers from 0 to T = {longest}, one per set; got {got}")
+    return lengths.to(device=elements.device, dtype=torch.int64)
 
 
 def require_finite(elements: Tensor, lengths: Tensor | None, name: str = "elements") -> None:
-    """Refuse NaN and infinite values inside the lengths. Padding may hold anything.
+    """Refuse NaN and infinite values within the lengths. Padding may hold anything.
 
-    One sum decides in the usual case; only when it is not finite (padding with NaN, a true fault, or an
-    overflow) is each element looked at.
+    One sum decides in the usual case. Only if the sum is not finite is each element looked at.
     """
     import torch
 
@@ -182,8 +175,8 @@ def require_finite(elements: Tensor, lengths: Tensor | None, name: str = "elemen
     if lengths is not None:
         bad &= torch.arange(values.shape[1], device=values.device) < lengths[:, None]
     if bool(bad.any()):
-        sample, position = bad.nonzero()[0].tolist()
+        row, position = bad.nonzero()[0].tolist()
         raise InputError(
-            f"{name} must be finite inside the lengths; sample {sample} holds NaN or an infinite value at "
-            f"position {position} (clean the data, or anyorder.checks.finite_checks(False) to skip this check)"
+            f"{name} must be finite within the lengths; set {row} holds NaN or an infinite value at position "
+            f"{position} (clean the data, or switch this check off: anyorder.checks.finite_checks(False))"
         )

@@ -1,7 +1,7 @@
-"""Drawing at random from ragged batches: whole numbers below a bound, orderings, pairs and partners.
+"""Random draws from ragged batches: whole numbers, orderings and elements of other sets.
 
-Every draw comes from ``generator`` alone (None: torch's default one), on the generator's device, and is then
-moved to where it is used, so the same generator state gives the same draw wherever the data lives.
+Every draw comes from ``generator`` alone (None: torch's default generator), on the generator's device. The same
+generator state therefore gives the same draw wherever the data lives.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ def random_orderings(
     *,
     within: int | None = None,
 ) -> Tensor:
-    """Uniform orderings of each sample's own elements: index ``[B, draws, longest]``.
+    """Uniform orderings of each set's own elements: index ``[B, draws, longest]``.
 
-    The first ``lengths[b]`` entries of a row are a uniformly random permutation of 0 … lengths[b] − 1; the
-    padding positions follow, in place. The first m entries are therefore a uniform ordered selection. With ``within``
-    they are uniform among the orderings that leave every element inside its consecutive window of so many.
+    The first ``lengths[b]`` entries of a row are a uniform permutation of 0 … lengths[b] − 1. The padding positions
+    follow, in place. With ``within`` every element stays inside its window of ``within`` consecutive positions.
 
     >>> index = random_orderings(torch.tensor([3, 1]), longest=3, draws=2)
     >>> index.shape, index[1, 0].tolist()
@@ -49,21 +48,18 @@ def random_orderings(
 
 
 def reorder(elements: Tensor, index: Tensor) -> Tensor:
-    """``elements [B, T, D]`` with each sample's elements in the order of its row of ``index [B, K]``."""
+    """``elements [B, T, D]`` with each set's elements in the order of its row of ``index [B, K]``."""
     return elements.gather(1, index[:, :, None].expand(-1, -1, elements.shape[2]))
 
 
 def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """For each entry of ``sample [R]``, an element of another sample: (other sample ``[R]``, position ``[R]``).
+    """For each entry of ``sample [R]``, an element of another set: (other set ``[R]``, position ``[R]``).
 
-    The other sample is uniform among those that are not empty, its element uniform within it.
+    The other set is uniform among those that are not empty, its element uniform within it.
     """
     filled = (lengths > 0).nonzero()[:, 0]
     if filled.shape[0] < 2:
-        raise InputError(
-            "partners='batch' needs at least two samples with elements in the batch; "
-            f"got {filled.shape[0]} (use partners='set', or larger batches)"
-        )
+        raise InputError(f"partners='batch' needs two sets with elements in the batch; got {filled.shape[0]}")
     own = torch.searchsorted(filled, sample)
     other = random_below(torch.full_like(sample, filled.shape[0] - 1), generator)
     other = filled[other + (other >= own)]
@@ -72,5 +68,5 @@ def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator 
 
 def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
     source = device if generator is None else generator.device
-    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # half precision would miss most numbers
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # half precision misses most numbers
     return torch.rand(shape, generator=generator, device=source, dtype=dtype).to(device)

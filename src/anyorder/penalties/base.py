@@ -1,38 +1,43 @@
-"""Penalties on the dependence of a recurrence on order, and a weight that seeks a target gap.
+"""What the penalties share: the batch they are computed on, the mean over sets, the relative form.
 
-All three compare whole states (every layer; h and c of an LSTM) by the squared Euclidean norm of their
-difference, averaged over draws and over the samples that have at least two elements. They need no labels,
-never add dropout of their own, and draw from ``generator`` alone.
+A penalty compares whole states (every layer; h and c of an LSTM) by the squared Euclidean norm of their difference,
+averaged over draws and over the sets with at least two elements. It needs no labels, adds no dropout, and draws
+from ``generator`` alone.
 
-Two orderings of n elements are up to n(n − 1)/2 adjacent swaps apart, so SIRE wants a weight some n²/4 times
-SubsetPenalty's. Search weights over decades, 1e-3 to 1e3.
+Two orderings of n elements are up to n(n − 1)/2 adjacent swaps apart, so SIRE needs a weight about n²/4 times
+that of SubsetPenalty. Search weights over decades, 1e-3 to 1e3.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, InputTypeError, checked_elements, checked_lengths, require_finite, whole_number
+from anyorder.checks import InputError, checked_batch, one_of, whole_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, may_drop, modules_off, recurrence
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 
-class Penalty:
-    """What the penalties share: finding the samples that have a pair, the mean, the relative form."""
+class Penalty(ABC):
+    """A penalty on the dependence of a recurrence on order: a frozen dataclass that defines :meth:`branches`.
+
+    ``pairs``: draws per set. ``relative=True`` divides by the mean squared distance between end states of different
+    sets, so that neither the unit of the states nor shrinking them changes the value.
+    """
 
     pairs: int
     relative: bool
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
-        if not isinstance(self.relative, bool):
-            raise InputTypeError(f"relative must be True or False; got {self.relative!r}")
+        one_of("relative", self.relative, [True, False])
 
     def __call__(
         self,
@@ -42,102 +47,92 @@ class Penalty:
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The penalty of a trajectory, or of a recurrence or model on ``elements [B, T, D]``: a scalar."""
-        if not isinstance(generator, torch.Generator | None):
-            raise InputTypeError(f"generator must be a torch.Generator or None; got {generator!r}")
+        """The penalty as a scalar with a gradient.
+
+        Args:
+            subject: a trajectory, alone; or a recurrence, torch module or model, with elements.
+            elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``.
+            lengths: ``[B]``, from 0 to T; None reads all T elements.
+            generator: the only source of random numbers; None takes torch's default generator.
+        """
         batch = Batch.of(subject, elements, lengths)
         if self.relative and batch.size < 2:
-            raise InputError(
-                "relative=True compares with the distance between samples and needs at least two in the batch; "
-                f"got {batch.size}"
-            )
-        sample = batch.samples_with_a_pair()
+            raise InputError("relative=True needs at least two sets in the batch, whose end states differ; got one")
+        sample = batch.sets_with_a_pair()
         if sample.numel() == 0:
             return batch.zero()
-        one, other = self._branches(batch, sample.repeat_interleave(self.pairs), generator)
-        value = _squared_distance(one, other).mean()
-        if self.relative:
-            value = value / batch.spread()
-        return value
+        value = squared_distance(*self.branches(batch, sample.repeat_interleave(self.pairs), generator)).mean()
+        return value / batch.spread() if self.relative else value
+
+    @abstractmethod
+    def branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+        """The two states to compare, one row per draw; ``sample [R]`` is the set of each draw."""
 
     @property
     def compares_sets(self) -> bool:
-        """Whether samples are held against others of the batch, so that it must hold two with elements."""
+        """Whether a set is compared with others of the batch, which must then hold two sets with elements."""
         return self.relative
 
-    def _branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
-        """The two states to compare, one row a draw; ``sample [R]`` names the sample of each draw."""
-        raise TypeError(f"{type(self).__name__} must define _branches")
-
     def config(self) -> dict[str, Any]:
-        """The penalty as a JSON-able dict; :func:`penalty_from_config` makes it again."""
+        """The penalty as a JSON-able dict, for ``anyorder.penalties.penalty_from_config``."""
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
 
 @dataclass
 class Batch:
-    """What a penalty is computed on: encoded elements, lengths, a recurrence, and its trajectory once needed.
+    """A recurrence and the encoded batch ``[B, T, D]`` that it reads; the trajectory is made when it is needed.
 
-    ``begun``: the state that the trajectory went on from, None if it began at the recurrence's start.
+    ``lengths``: None means T each. ``resumed_from``: the state that the trajectory starts from, None for the
+    recurrence's own start.
     """
 
     recurrence: Recurrence
     elements: Tensor
-    given_lengths: Tensor | None
+    lengths: Tensor | None
     scanned: Trajectory | None = None
-    begun: State | None = None
+    resumed_from: State | None = None
 
     @classmethod
-    def of(
-        cls,
-        subject: Trajectory | Recurrence | nn.Module,
-        elements: Tensor | None,
-        lengths: Tensor | None,
-    ) -> Batch:
+    def of(cls, subject: Trajectory | Recurrence | nn.Module, elements: Tensor | None, lengths: Tensor | None) -> Batch:
+        """The batch of a penalty's arguments, checked."""
+        if isinstance(subject, Trajectory) == (elements is not None):
+            raise InputError("give a trajectory alone, or elements with a recurrence, a torch module or a model")
         if isinstance(subject, Trajectory):
-            if elements is not None or lengths is not None:
-                raise InputError("a trajectory brings its own elements and lengths; pass the trajectory alone")
             return cls._of_trajectory(subject)
-        if elements is None:
-            raise InputError("elements are needed: penalty(recurrence_or_model, elements, lengths)")
-        elements = checked_elements(elements)
-        if isinstance(subject, (Recurrence, nn.RNNBase)) and not subject.batch_first:
-            elements = elements.transpose(0, 1)
-        lengths = checked_lengths(lengths, elements)
-        require_finite(elements, lengths)
-        inner = getattr(subject, "recurrence", None)
-        if isinstance(inner, Recurrence) and hasattr(subject, "encode"):
-            encoder = [module for module in subject.modules() if may_drop(module)]
-            with modules_off(encoder):  # which would draw from a generator that is not ours
-                return cls(inner, subject.encode(filled(elements, lengths)), lengths)  # type: ignore[operator]
+        if isinstance(getattr(subject, "recurrence", None), Recurrence) and hasattr(subject, "encode"):
+            elements, lengths = checked_batch(elements, lengths)
+            with modules_off([module for module in subject.modules() if may_drop(module)]):
+                encoded = subject.encode(filled(elements, lengths))  # type: ignore[operator]
+            return cls(subject.recurrence, encoded, lengths)  # type: ignore[arg-type]
         if isinstance(subject, nn.Module) and not isinstance(subject, (Recurrence, nn.RNNBase, nn.RNNCellBase)):
             raise InputError(
-                f"{type(subject).__name__} has no recurrence to penalise; pass a model that has one and encodes, such "
-                "as RecurrentSetModel, one of torch's modules and cells, or anyorder.recurrence(step, start=…)"
+                f"{type(subject).__name__} has no recurrence to penalise; give a model with encode and recurrence "
+                "(RecurrentSetModel), a torch module or cell, or anyorder.recurrence(step, start=…)"
             )
         wrapped = recurrence(subject)
-        wrapped._check_elements(elements)
+        elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
+        wrapped.check_elements(elements)
         return cls(wrapped, elements, lengths)
 
     @classmethod
     def _of_trajectory(cls, given: Trajectory) -> Batch:
-        """A batch that reuses the pass, or makes it anew where that serves no more.
+        """The batch of a trajectory, which is made again where it cannot serve.
 
-        That is where gradients are wanted and it was made without, and where autocast made it in half precision and
-        is over: weights in single precision cannot go on from it, nor tell two nearly equal states apart there.
+        It cannot where gradients are wanted and were not recorded. Nor can it where autocast has made it in half
+        precision and has ended: half precision does not tell two nearly equal states apart.
         """
-        r, elements, begun = given.recurrence, given.elements, given.begun
+        r, elements, state = given.recurrence, given.elements, given.resumed_from
         dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), None)
-        coarse = dtype not in (None, torch.float16, torch.bfloat16) and given.in_half_precision
-        if coarse and not torch.is_autocast_enabled(elements.device.type):
+        rounded = dtype not in (None, torch.float16, torch.bfloat16) and given.in_half_precision
+        if rounded and not torch.is_autocast_enabled(elements.device.type):
 
-            def finer(leaf: Tensor) -> Tensor:
+            def exact(leaf: Tensor) -> Tensor:
                 return leaf.to(dtype) if leaf.is_floating_point() else leaf
 
-            begun = None if begun is None else tree_map(finer, begun)
-            return cls(r, finer(elements), given.lengths, None, begun)
-        wanted = torch.is_grad_enabled() and not given.recorded
-        return cls(r, elements, given.lengths, None if wanted else given, begun)
+            state = None if state is None else tree_map(exact, state)
+            return cls(r, exact(elements), given.lengths, None, state)
+        unrecorded = torch.is_grad_enabled() and not given.recorded
+        return cls(r, elements, given.lengths, None if unrecorded else given, state)
 
     @property
     def size(self) -> int:
@@ -147,35 +142,38 @@ class Batch:
     def longest(self) -> int:
         return self.elements.shape[1]
 
-    @property
-    def lengths(self) -> Tensor:
-        if self.given_lengths is not None:
-            return self.given_lengths
+    @cached_property
+    def counts(self) -> Tensor:
+        """The number of elements of each set, ``[B]``."""
+        if self.lengths is not None:
+            return self.lengths
         return torch.full((self.size,), self.longest, device=self.elements.device)
 
-    @property
+    @cached_property
     def trajectory(self) -> Trajectory:
-        if self.scanned is None:
-            self.scanned = self.recurrence.scan_unchecked(self.elements, self.given_lengths, state=self.begun)
-        return self.scanned
+        if self.scanned is not None:
+            return self.scanned
+        return self.recurrence.scan_unchecked(self.elements, self.lengths, state=self.resumed_from)
 
-    def samples_with_a_pair(self) -> Tensor:
+    def sets_with_a_pair(self) -> Tensor:
+        """The indices of the sets with at least two elements."""
         every = torch.arange(self.size, device=self.elements.device)
-        if self.given_lengths is None:
+        if self.lengths is None:
             return every if self.longest >= 2 else every[:0]
-        return every[self.given_lengths >= 2]
+        return every[self.lengths >= 2]
 
     def end_state(self, sample: Tensor, order: Tensor, length: Tensor) -> State:
-        """End states of the first ``length [R]`` elements of each ``sample [R]`` in the order ``order [R, T]``."""
-        longest = int(length.max())
-        chosen = reorder(self.elements[sample], order[:, :longest])
-        state = None if self.begun is None else tree_map(lambda leaf: leaf.index_select(0, sample), self.begun)
+        """End states of the first ``length [R]`` elements of the sets ``sample [R]`` in the order ``order [R, T]``."""
+        chosen = reorder(self.elements[sample], order[:, : int(length.max())])
+        state = self.resumed_from
+        if state is not None:
+            state = tree_map(lambda leaf: leaf.index_select(0, sample), state)
         return self.recurrence.scan_unchecked(chosen, length, state=state, last_alone=True).last
 
     def spread(self) -> Tensor:
-        """Mean squared distance between end states of different samples: 2/(B−1) Σ ‖s_i − s̄‖².
+        """Mean squared distance between end states of different sets: 2/(B − 1) Σ ‖s_i − s̄‖².
 
-        At least the rounding error of the states: below that, samples that end alike cannot be told apart.
+        It is at least the rounding error of the states. Sets that end closer together cannot be told apart.
         """
         ends = [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
         mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (self.size - 1))
@@ -184,31 +182,29 @@ class Batch:
         return torch.maximum(mean, (limits.eps**2 * size).clamp_min(limits.tiny))
 
     def zero(self) -> Tensor:
-        """0 with a gradient that is 0, not missing: no sample has two elements."""
+        """0 with a gradient of 0 for all that the recurrence reads: no set has two elements."""
         parts: list[Tensor] = [p for p in self.recurrence.parameters() if p.requires_grad]
         if self.elements.is_floating_point():
             parts.append(self.elements)
-        parts += [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]  # whatever else a step calls upon
-        empty = [part.flatten()[:0].sum() for part in parts]
-        return torch.stack([e.to(torch.get_default_dtype()) for e in empty]).sum() if empty else torch.zeros(())
+        parts += [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
+        return torch.stack([part.flatten()[:0].sum().to(torch.get_default_dtype()) for part in parts]).sum()
 
 
 def halves(state: State) -> tuple[State, State]:
+    """The first and the second half of a state's batch."""
     return tuple(tree_map(lambda leaf, i=i: leaf.chunk(2)[i], state) for i in range(2))
 
 
+def squared_distance(one: State, other: State) -> Tensor:
+    """Squared Euclidean distance of two states, one number per row ``[R]``."""
+    gaps = tree_map(lambda p, q: by_sample((_exact(p) - _exact(q)).square()).sum(1), one, other)
+    return torch.stack(tree_leaves(gaps)).sum(0)
+
+
 def _exact(leaf: Tensor) -> Tensor:
-    """Real numbers to square and sum: half precision is too coarse for a small difference, and whole numbers and bools
-    have no mean; a complex number is two real ones."""
+    """Real numbers of at least single precision to square and sum; a complex number becomes two real ones."""
     if leaf.is_complex():
         return torch.view_as_real(leaf.resolve_conj())
     if not leaf.is_floating_point():
         return leaf.double()
     return leaf.float() if leaf.dtype in (torch.float16, torch.bfloat16) else leaf
-
-
-def _squared_distance(one: State, other: State) -> Tensor:
-    """Squared Euclidean distance of two states, a number a row ``[R]``."""
-    gaps = tree_map(lambda p, q: by_sample((_exact(p) - _exact(q)).square()).sum(1), one, other)
-    leaves = tree_leaves(gaps)
-    return torch.stack(leaves).sum(0) if len(leaves) > 1 else leaves[0]

@@ -17,11 +17,10 @@ def order_gap(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """How much order matters to the end state, as one number to log (no gradient).
+    """How much order matters to the end state: one number to log, without gradient.
 
-    0: order is ignored. Near 1: order matters as much as content. Of samples that all end alike, whose content
-    cannot be told apart, it is 0 if order is ignored and else very large: the distance between them is taken to be
-    the rounding error of their states.
+    0: order is ignored. Near 1: order matters as much as content. If all end states of the batch coincide, the gap is
+    0 or very large. Arguments as for a penalty: ``[T, B, D]`` for a torch module with ``batch_first=False``.
 
     >>> from anyorder.recurrences import known
     >>> order_gap(known.sum(), torch.arange(12.0).reshape(3, 4, 1)).item()

@@ -12,9 +12,9 @@ from anyorder.penalties.subset import SubsetPenalty
 
 @dataclass(frozen=True)
 class PermutationPenalty(SubsetPenalty):
-    """E ‖f(s₀, x_π̂) − f(s₀, x_π̃)‖²: :class:`SubsetPenalty` on whole samples, two independent uniform orderings of each.
+    """E ‖f(s₀, x_π̂) − f(s₀, x_π̃)‖²: :class:`SubsetPenalty` on whole sets, two uniform orderings of each.
 
-    >>> PermutationPenalty(relative=True)(torch.nn.GRU(3, 16, batch_first=True), torch.randn(8, 10, 3)).shape
+    >>> PermutationPenalty()(torch.nn.GRU(3, 16, batch_first=True), torch.randn(8, 10, 3)).shape
     torch.Size([])
     """
 

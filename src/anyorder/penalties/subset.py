@@ -14,9 +14,9 @@ from anyorder.recurrences.trajectory import State
 
 @dataclass(frozen=True)
 class SubsetPenalty(Penalty):
-    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets and two orderings of each (equation 10 of the paper).
+    """E ‖f(s₀, x'_π̂) − f(s₀, x'_π̃)‖² over random subsets x' and two orderings of each (equation 10 of the paper).
 
-    m uniform in {2 … n}, a uniform subset x' of that size, two independent uniform orderings of it.
+    The size m of x' is uniform in {2 … n}, x' is a uniform subset of that size, the orderings are uniform.
 
     >>> SubsetPenalty(pairs=2)(torch.nn.GRU(3, 16, batch_first=True), torch.randn(8, 10, 3)).shape
     torch.Size([])
@@ -25,8 +25,8 @@ class SubsetPenalty(Penalty):
     pairs: int = 1
     relative: bool = True
 
-    def _branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
-        length = batch.lengths[sample]
+    def branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
+        length = batch.counts[sample]
         size = self._size(length, generator)
         one = random_orderings(length, batch.longest, 1, generator)[:, 0]
         other = one.gather(1, random_orderings(size, batch.longest, 1, generator)[:, 0])
