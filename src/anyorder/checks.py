@@ -78,7 +78,8 @@ def real_number(
     ]
     for holds, rule in rules:
         if not holds:
-            raise (InputError if is_number else InputTypeError)(f"{name} must be {rule}; got {value!r}")
+            kind = InputError if is_number else InputTypeError
+            raise kind(f"{name} must be {rule}; got {number if is_number else repr(value)}")
     return number
 
 

@@ -49,10 +49,12 @@ def require_model_folder(path: str | os.PathLike[str]) -> None:
         return
     near = folder.resolve()
     kept = [p for kind in ("new", "old") for p in near.parent.glob(f".{near.name}.*.{kind}") if is_model_folder(p)]
-    hint = "anyorder.save and anyorder train write one"
-    if kept and not folder.exists():
-        hint = f"a save was interrupted and the model is {kept[0]}: rename that folder to {near}"
-    raise InputError(f"{folder} is not a model folder, which holds {CONFIG} and {WEIGHTS}; {hint}")
+    fault, hint = f"{folder} is not a model folder", f"it must hold {CONFIG} and {WEIGHTS}"
+    if not folder.exists():
+        fault, hint = f"there is no model folder {folder}", "anyorder train and anyorder.save make one"
+        if kept:
+            hint = f"a save was cut short and the model is {kept[0]}: rename that folder to {near}"
+    raise InputError(f"{fault}; {hint}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -75,6 +77,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # not the temporary file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -126,7 +131,8 @@ def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         metadata = dict(json.loads(header.get("__metadata__", {}).get("anyorder", "{}")))
     except (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        pickled = data[:1] == b"\x80" or data[:2] == b"PK"
-        cause = "a pickle or a zip archive, which could run code and is not opened" if pickled else f"damaged ({error})"
-        raise InputError(f"{source} must be a safetensors file; it is {cause}") from None
+        cause = f"is damaged or not a safetensors file ({error})"
+        if data[:1] == b"\x80" or data[:2] == b"PK":
+            cause = "is a pickle or a zip archive, not safetensors; it could run code, so it is not opened"
+        raise InputError(f"{source} {cause}") from None
     return tensors, metadata

@@ -867,7 +867,7 @@ def test_a_predictor_that_needs_some_elements():
         ({"elements": np.zeros((0, 4, 1))}, ValueError, r"none of them 0; got \[0, 4, 1\]"),
         ({"elements": [np.zeros((2, 1))], "lengths": [2]}, ValueError, "lengths must be None"),
         ({"elements": [np.zeros((0, 2))] * 2}, ValueError, "at least one set with elements; got 2 empty sets"),
-        ({"lengths": [1, 2, 9]}, ValueError, "lengths must be at most T = 4; got 9 for sample 2"),
+        ({"lengths": [1, 2, 9]}, ValueError, "lengths must be .* T = 4"),
         ({"task": "clasification"}, ValueError, "did you mean 'classification'"),
         ({"orderings": 0}, ValueError, "orderings must be at least 1"),
         ({"search": -1}, ValueError, "search must be at least 0"),

@@ -149,7 +149,7 @@ def test_a_full_disk_keeps_the_graphs_there_were(tmp_path, monkeypatch, failing)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(OSError, match="No space left"):
         export_onnx(FORMS["rnn"](), tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx").read_bytes() == b"as it was"
     assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.readout.onnx"]

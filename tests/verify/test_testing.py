@@ -120,7 +120,7 @@ def test_padding_of_numpy_functions_and_estimators():
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_chunks(kind, ragged):
-    assert_chunking_invariant(kind(2, 5, num_layers=2), *ragged)
+    assert_chunking_invariant(kind(2, 5, num_layers=2, batch_first=True), *ragged)
     assert_chunking_invariant(ao.RecurrentSetModel(2, 3), *ragged)
     assert_chunking_invariant(known.sum(), ragged[0][:, :, :1])
 
@@ -138,8 +138,8 @@ def test_chunk_failure_shows_both_outputs(ragged):
     class Forgetful(type(known.sum())):
         """Starts anew with every scan."""
 
-        def scan_unchecked(self, elements, lengths, *, state=None, dropout=False):
-            return super().scan_unchecked(elements, lengths, state=None, dropout=dropout)
+        def scan_unchecked(self, elements, lengths, *, state=None, **options):
+            return super().scan_unchecked(elements, lengths, state=None, **options)
 
     r = known.sum()
     r.__class__ = Forgetful

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, checked_lengths
 from anyorder.data.sets import join
-from anyorder.recurrences.base import Recurrence, owners_of
+from anyorder.recurrences.base import Recurrence, owners_of, recurrence
 from anyorder.recurrences.trajectory import tree_leaves
 
 
@@ -29,6 +29,13 @@ def recurrence_of(predict: Any) -> nn.Module | None:
         if isinstance(owner, Recurrence) or has_one:
             return owner
     return None
+
+
+def in_layout(predict: Any, elements: Any) -> tuple[Any, Any]:
+    """A torch module as its recurrence, and elements that it reads time first as ``[N, T, D]``."""
+    predict = recurrence(predict) if isinstance(predict, nn.RNNBase) else predict
+    time_first = isinstance(predict, Recurrence) and not predict.batch_first
+    return predict, elements.swapaxes(0, 1) if time_first and getattr(elements, "ndim", 0) == 3 else elements
 
 
 def says_regressor(predict: Any) -> bool:
@@ -139,7 +146,7 @@ class Predictor:
     def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
         """The call, and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or "list"."""
         if isinstance(predict, Recurrence):
-            return lambda x, n: _flat_state(predict.scan(*_tensors_for(predict, x, n)).last), "padded"
+            return lambda x, n: _flat_state(predict.scan_encoded(*_tensors_for(predict, x, n)).last), "padded"
         if isinstance(predict, nn.Module):
             takes_lengths = _takes_lengths(_unwrapped(predict).forward)
             if takes_lengths:

@@ -19,7 +19,7 @@ from torch import Tensor
 from anyorder.audits.asking import Asker, Clock
 from anyorder.audits.intervals import Estimate, bootstrap_interval, estimate, rate_interval, short
 from anyorder.audits.labels import Judge
-from anyorder.audits.predictor import Predictor, Sets, recurrence_of, says_regressor
+from anyorder.audits.predictor import Predictor, Sets, in_layout, recurrence_of, says_regressor
 from anyorder.audits.report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.audits.worst_order import search_orderings
 from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
@@ -98,6 +98,7 @@ def audit(
         seconds=None if seconds is None else real_number("seconds", seconds, above=0.0),
         progress=progress,
     )
+    predict, elements = in_layout(predict, elements)
     sets = Sets.of(elements, lengths)
     predictor = Predictor(predict, sets, class_names)
     with evaluating(predict):
@@ -565,9 +566,9 @@ def _end_states(model: Any, elements: Any) -> tuple[np.ndarray, float]:
         elements = elements.to(parameter)
     with torch.no_grad():
         if isinstance(model, Recurrence):
-            last = model.scan(elements).last
+            last = model.scan_encoded(elements).last
         else:
-            last = model.recurrence.scan(model.encode(elements)).last
+            last = model.recurrence.scan_encoded(model.encode(elements)).last
     leaves = tree_leaves(last)
     eps = max(torch.finfo(leaf.dtype).eps if leaf.is_floating_point() else 0.0 for leaf in leaves)
     return torch.cat([leaf.flatten(1).double().cpu() for leaf in leaves], 1).numpy(), eps

@@ -169,7 +169,7 @@ def _difference(model: nn.Module, recurrence: Recurrence, graphs: tuple[Any, Any
             gaps.append(float(gap.max()) / max(1.0, float(size.max())))
         element = _elements(model, batch, generator)
         ours = step.run(None, {"element": element.numpy(), **dict(zip(names, ours, strict=True))})
-        expected = recurrence.scan(model.encode(element[:, None]), state=expected).last  # type: ignore[operator]
+        expected = recurrence.scan_encoded(model.encode(element[:, None]), state=expected).last  # type: ignore[operator]
     return float(np.max(gaps))
 
 

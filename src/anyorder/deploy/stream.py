@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, InputTypeError, whole_number
+from anyorder.checks import InputError, InputTypeError, checked_batch, whole_number
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.models import Standardised
 from anyorder.recurrences.base import Recurrence, evaluating
@@ -155,7 +155,7 @@ class Stream:
     def _scan(self, chunk: Tensor, lengths: Tensor | None, state: State) -> State:
         encode = getattr(self.model, "encode", None)
         encoded = chunk if encode is None else encode(chunk, lengths)
-        return self.recurrence.scan(encoded, lengths, state=state).last
+        return self.recurrence.scan_encoded(*checked_batch(encoded, lengths), state=state).last
 
     def _placed(self, elements: Any) -> Tensor:
         """Elements on the model's device and, where it computes in floating numbers, in its dtype.

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyorder.audits.predictor import Predictor, Sets
-from anyorder.checks import InputError, InputTypeError, checked_elements, checked_lengths, real_number, whole_number
+from anyorder.audits.predictor import Predictor, Sets, in_layout
+from anyorder.checks import InputError, InputTypeError, checked_batch, real_number, whole_number
 from anyorder.data.orderings import random_orderings
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, evaluating, recurrence
@@ -142,19 +142,18 @@ def assert_chunking_invariant(
     """
     if len(chunks) == 0:
         raise InputError("chunks must name at least one number of elements to read at once; got none")
-    elements = checked_elements(elements)
-    known = checked_lengths(lengths, elements)
+    r, encode, readout = _parts(model)
+    elements, known = checked_batch(elements, lengths, batch_first=hasattr(model, "encode") or r.batch_first)
     sizes = torch.full((elements.shape[0],), elements.shape[1], device=elements.device) if known is None else known
     elements = filled(elements, known)  # an encoder reads all it is given
-    r, encode, readout = _parts(model)
     with torch.no_grad(), evaluating(model, r):
-        whole = _numbers(readout(r.scan(encode(elements), known).last))
+        whole = _numbers(readout(r.scan_encoded(encode(elements), known).last))
         for size in chunks:
             size = whole_number("chunks", size)
             state: State = r.start(elements.shape[0])
             for begin in range(0, elements.shape[1], size):
                 piece = encode(elements[:, begin : begin + size])
-                state = r.scan(piece, (sizes - begin).clamp(0, piece.shape[1]), state=state).last
+                state = r.scan_encoded(piece, (sizes - begin).clamp(0, piece.shape[1]), state=state).last
             pieces = _numbers(readout(state))
             excess = _excess(pieces, whole, atol, rtol)
             if not (excess <= 0).all():
@@ -168,6 +167,7 @@ def assert_chunking_invariant(
 
 
 def _prepare(model: Any, elements: Any, lengths: Any) -> tuple[Sets, Predictor]:
+    model, elements = in_layout(model, elements)
     sets = Sets.of(elements, lengths)
     return sets, Predictor(model, sets)
 
