@@ -345,7 +345,7 @@ def test_only_models_that_can_be_rebuilt_are_saved(tmp_path):
     with pytest.raises(InputTypeError, match="save takes a set model of anyorder or a fitted estimator; got Linear"):
         ao.save(torch.nn.Linear(1, 1), tmp_path / "m")
     own = ao.RecurrentSetModel(3, 2, encoder=torch.nn.Linear(3, 3))
-    with pytest.raises(InputError, match="encoder was given as an own module"):
+    with pytest.raises(InputError, match="encoder"):
         ao.save(own, tmp_path / "m")
     with pytest.raises(InputTypeError, match="must be made of JSON values"):
         ao.save(ao.DeepSets(3, 2), tmp_path / "m", extra={"bad": object()})

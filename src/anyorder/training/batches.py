@@ -1,4 +1,4 @@
-"""Which samples a run reads, in what order and in what pieces; and the generators it draws from."""
+"""Which sets a step reads, in what order and in what pieces; its random generators; the processes that share it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import atexit
 import importlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
-import accelerate
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from anyorder.checks import InputError
+from anyorder.checks import extra
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import SetData
 
 
 class Deck:
-    """Batches of sample numbers, a fresh permutation each pass; the k-th depends on (seed, k) alone."""
+    """Batches of set numbers, a fresh permutation each pass; the k-th batch depends on (seed, k) alone."""
 
     def __init__(self, size: int, batch_size: int, seed: int, device: torch.device) -> None:
         self.size, self.batch_size, self.seed, self.device = size, batch_size, seed, device
@@ -36,10 +36,10 @@ class Deck:
 
 
 def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
-    """Cut each sample into runs of at most ``size`` elements, the last of them ending at its own end.
+    """Cut each set into runs of at most ``size`` elements, the last run ending at the set's own end.
 
     Yields (elements ``[B, ≤ size, D]``, lengths ``[B]``, is it the last). The first runs hold what stands before
-    each sample's last ``size`` elements; a sample with none there has length 0 in them.
+    each set's last ``size`` elements; a shorter set has length 0 in them.
 
     >>> [(part[0, :, 0].tolist(), last) for part, _, last in pieces(torch.arange(5.0).reshape(1, 5, 1), None, 2)]
     [([0.0, 1.0], False), ([2.0], False), ([3.0, 4.0], True)]
@@ -53,7 +53,7 @@ def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tupl
 
 
 def piece_sizes(elements: Tensor, lengths: Tensor | None, size: int | None) -> list[Tensor]:
-    """How many elements of each sample are in each of its :func:`pieces` ``[B]``; in the whole if size is None."""
+    """The lengths ``[B]`` of each of the :func:`pieces`; with size None, of the whole sets."""
     if lengths is None:
         lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
     if size is None:
@@ -68,31 +68,34 @@ def together(one: SetData, other: SetData) -> SetData:
     return SetData(torch.cat([one.elements, other.elements]), offsets)
 
 
-def mean_one(weights: Tensor, name: str) -> Tensor:
-    """Sample weights scaled to mean 1."""
-    if bool((weights < 0).any()) or not bool(weights.sum() > 0):
-        raise InputError(f"{name} must not be negative and not all zero")
-    return weights / weights.mean()
-
-
-def processes(device: str) -> accelerate.PartialState:
-    """The processes that ``accelerate launch`` or torchrun started together; one where neither did."""
+def processes(device: str) -> Any:
+    """Accelerate's state of the processes that ``accelerate launch`` or torchrun started; of one without them."""
+    accelerate = extra("accelerate", "train", "training")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        importlib.import_module("torch._dynamo")  # optimisers import it; after the group began it would keep it alive
+        importlib.import_module("torch._dynamo")  # optimisers import it, and imported later it keeps the group alive
         atexit.register(_leave)
-    # Accelerate wants to be told that several processes shall talk over gloo.
+    # Accelerate needs to be told that several processes on CPUs shall talk over gloo.
     return accelerate.PartialState(cpu=device == "cpu" or not torch.accelerator.is_available())
 
 
 def _leave() -> None:
-    """End the group's threads: those that still run when the interpreter ends can abort it, with all work done."""
+    """End the group's threads: a thread that runs when the interpreter ends can abort a finished run."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
+def summed(value: Tensor) -> Tensor:
+    """The sum of ``value`` over all processes, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(value)
+    return value
+
+
 def seed_of(*parts: int) -> int:
+    """A seed that differs for different ``parts``."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
 
 
 def generator_of(device: torch.device, *parts: int) -> torch.Generator:
+    """A generator on ``device``, seeded by ``parts``."""
     return torch.Generator(device).manual_seed(seed_of(*parts))

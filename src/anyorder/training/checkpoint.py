@@ -7,12 +7,12 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather, reduce
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from anyorder.checks import InputError
@@ -20,32 +20,29 @@ from anyorder.data.sets import SetData
 from anyorder.files import load_tensors, save_tensors
 from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
+from anyorder.training.batches import summed
 
 _FILE = "checkpoint.safetensors"
 _CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
 
 
 class Checkpoint:
-    """A run on disk: one file, replaced whole, from which the run continues at the step it was written."""
+    """Writes a run to ``workdir`` and takes it over from there."""
 
     def __init__(self, run: Any, workdir: Path) -> None:
         self.run, self.path = run, workdir / _FILE
-        self._data = {
-            "data": _digest(run.data),
-            "validation": _digest(run.validation),
-            "unlabeled": _digest(run.penalty_data),
-        }
+        self._settings = json.loads(json.dumps(_settings(run)))
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def due(self) -> bool:
-        """Whether it is time to write. Several processes ask the first one's clock, now and then."""
+        """Whether it is time to write. Several processes follow the first one's clock, now and then."""
         run = self.run
         now = time.monotonic() >= self._next
         if run.world == 1:
             return now
         if run.result.steps % _CLOCK_EVERY and run.result.steps % run.deck.batches:
             return False
-        return bool(reduce(torch.tensor(float(now and run.rank == 0), device=run.device), "sum") > 0)
+        return bool(summed(torch.tensor(float(now and run.rank == 0), device=run.device)) > 0)
 
     def write(self) -> None:
         run = self.run
@@ -67,46 +64,42 @@ class Checkpoint:
                 elif value is not None:
                     numbers[f"{index}/{name}"] = value
         metadata = {
-            "run": self._describe(),
+            "run": self._settings,
             "result": dataclasses.asdict(run.result),
             "finished": run.finished,
             "epoch_started": run.epoch_started,
             "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
             "schedule": run.schedule.state_dict(),
             "scaler": run.scaler.state_dict(),
-            "budget": run.weight.state_dict() if isinstance(run.weight, AdaptiveWeight) else None,
+            "weight": run.penalty_weight.state_dict() if isinstance(run.penalty_weight, AdaptiveWeight) else None,
         }
         if run.rank == 0:
             save_tensors(self.path, tensors, metadata)
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def resume(self) -> None:
-        """Take over what the file says, if there is one."""
+        """Continue the run of the file, if there is one."""
         run = self.run
-        found = self.path.exists()
-        if run.world > 1 and reduce(torch.tensor(float(found), device=run.device), "sum") not in (0.0, run.world):
-            raise InputError(f"{self.path} is seen by some processes only; the workdir must be on a disk they share")
-        if run.rank == 0:  # what a killed run was writing
+        if run.rank == 0:  # the half-written file of a killed run
             for unfinished in self.path.parent.glob(f".{self.path.name}.*.tmp"):
                 unfinished.unlink(missing_ok=True)
-        if not found:
+        if not self.path.exists():
             return
-        tensors, metadata = _read(self.path)
-        self._require_same_run(metadata)
+        tensors, metadata = load_tensors(self.path)
+        self._require_same_run(metadata.get("run", {}))
         run.result.__dict__.update(metadata["result"])
         run.finished, run.epoch_started = metadata["finished"], metadata["epoch_started"]
         run.model.load_state_dict(_under("model/", tensors))
         run.best = {name: value.to(run.device) for name, value in _under("best/", tensors).items()} or None
         state: dict[int, dict[str, Any]] = {}
-        saved = _under("optimizer/", tensors) | metadata["optimizer"]["numbers"]
-        for key, value in saved.items():
+        for key, value in (_under("optimizer/", tensors) | metadata["optimizer"]["numbers"]).items():
             index, _, name = key.partition("/")
             state.setdefault(int(index), {})[name] = value
         run.optimizer.load_state_dict({"state": state, "param_groups": metadata["optimizer"]["groups"]})
         run.schedule.load_state_dict(metadata["schedule"])
         run.scaler.load_state_dict(metadata["scaler"])
-        if isinstance(run.weight, AdaptiveWeight):
-            run.weight.load_state_dict(metadata["budget"])
+        if isinstance(run.penalty_weight, AdaptiveWeight):
+            run.penalty_weight.load_state_dict(metadata["weight"])
         own = {name: value[run.rank].clone() for name, value in _under("process/", tensors).items()}
         run.orderings.set_state(own["orderings"])
         run.draws.set_state(own["draws"])
@@ -115,81 +108,70 @@ class Checkpoint:
         run.penalised = int(own["sums"][2])
 
     def _of_all_processes(self, value: Tensor) -> Tensor:
-        return value[None] if self.run.world == 1 else gather(value[None].to(self.run.device))
+        if self.run.world == 1:
+            return value[None]
+        value = value.to(self.run.device)
+        parts = [torch.empty_like(value) for _ in range(self.run.world)]
+        dist.all_gather(parts, value)
+        return torch.stack(parts)
 
-    def _describe(self) -> dict[str, Any]:
-        run = self.run
-        logging = ("checkpoint_seconds", "tensorboard")
-        return {
-            **{name: value for name, value in run.config.to_dict().items() if name not in logging},
-            "metric": None if run.metric is None else _name(run.metric),
-            "penalty": _describe_function(run.penalty),
-            "augment": _describe_function(run.augment),
-            "penalty_weight": run.weight if isinstance(run.weight, float) else type(run.weight).__name__,
-            "budget": _budget_settings(run.weight),
-            "loss": run.loss_name,
-            "processes": run.world,
-            "elements": len(run.data.elements),
-            "samples": len(run.data),
-            "parameters": [list(p.shape) for p in run.parameters],
-            **_describe_model(run.model),
-            **self._data,
-        }
-
-    def _require_same_run(self, metadata: dict[str, Any]) -> None:
-        there, here = metadata.get("run", {}), json.loads(json.dumps(self._describe()))
-        for name in [name for name in here if name in there]:  # a file of an earlier version says less
-            if not _agree(there[name], here[name]):
+    def _require_same_run(self, there: dict[str, Any]) -> None:
+        for name in [*self._settings, *there]:  # the settings that are easiest to read come first
+            kept, here = there.get(name), self._settings.get(name)
+            if kept != here:
                 raise InputError(
-                    f"{self.path.parent} holds a run with another {name}: {there[name]!r} there, "
-                    f"{here[name]!r} here (give this run its own workdir, or delete that one)"
+                    f"workdir {self.path.parent} holds another run: {name} is {kept!r} there and {here!r} here "
+                    "(choose another workdir, or delete that one)"
                 )
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors, metadata = load_tensors(path)
-    if "result" not in metadata or "optimizer" not in metadata:
-        raise InputError(f"{path} is not a checkpoint of anyorder; give this run its own workdir, or move that file")
-    return tensors, metadata
-
-
-def _agree(there: Any, here: Any) -> bool:
-    """Whether two descriptions are of one thing, the one of an earlier version perhaps saying less."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        return there.keys() <= here.keys() and all(_agree(there[name], here[name]) for name in there)
-    return bool(there == here)
-
-
 def seed_in(workdir: Any) -> int | None:
-    """The seed of the run that a folder holds, None where it holds none."""
+    """The seed of the run in ``workdir``, None without a run."""
     path = Path(workdir) / _FILE
-    return _read(path)[1].get("run", {}).get("seed") if path.exists() else None
+    return load_tensors(path)[1].get("run", {}).get("seed") if path.exists() else None
+
+
+def _settings(run: Any) -> dict[str, Any]:
+    """All that decides how a run ends: a run continues only if it is the same there and here."""
+    config = run.config.to_dict()
+    return {
+        **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
+        **{name: _describe(getattr(run, name)) for name in ("metric", "penalty", "penalty_weight", "augment")},
+        "loss": run.loss_name,
+        "processes": run.world,
+        "data": _digest(run.data),
+        "validation": _digest(run.validation),
+        "unlabeled": _digest(run.penalty_data),
+        **_describe_model(run.model),
+    }
+
+
+def _describe(value: Any) -> Any:
+    """A number, or the settings of a penalty, a weight or a callable; the name of one that has no settings."""
+    if value is None or isinstance(value, float):
+        return value
+    if isinstance(value, AdaptiveWeight):
+        return {name: number for name, number in value.state_dict().items() if name != "weight"}
+    if hasattr(value, "config"):
+        return value.config()
+    return repr(value) if dataclasses.is_dataclass(value) else getattr(value, "__qualname__", type(value).__name__)
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:
-    """Its class and each argument it was built with; of an own module, its weights."""
-    if isinstance(model, SetModel):
-        with suppress(InputError):  # an own module among the arguments cannot be described
-            arguments = {f"{name} of the model": value for name, value in model.config().items()}
-            return {"model": type(model).__name__, **arguments}
-    weights = [f"{name} {list(value.shape)}" for name, value in model.state_dict().items()]
-    return {"model": type(model).__name__, "weights": weights}
-
-
-def _describe_function(function: Any) -> Any:
-    """A penalty or another callable by its settings, or by its name if it has none."""
-    if hasattr(function, "config"):
-        return function.config()
-    return repr(function) if function is None or dataclasses.is_dataclass(function) else _name(function)
-
-
-def _name(function: Any) -> str:
-    """Without the place in memory that ``repr`` shows, which the next process does not share."""
-    return getattr(function, "__qualname__", type(function).__name__)
+    """Its class, the arguments it was built with if it is a set model, and the shapes of its weights."""
+    try:
+        arguments = model.config() if isinstance(model, SetModel) else {}
+    except InputError:  # a module of the user's among the arguments
+        arguments = {}
+    return {
+        "model": type(model).__name__,
+        **{f"{name} of the model": value for name, value in arguments.items()},
+        "weights": [f"{name} {list(value.shape)}" for name, value in model.state_dict().items()],
+    }
 
 
 def _digest(data: SetData | None) -> str | None:
-    """A fingerprint of everything in the data, made once a run."""
+    """A fingerprint of everything in the data."""
     if data is None:
         return None
     digest = hashlib.blake2b(digest_size=8)
@@ -200,20 +182,13 @@ def _digest(data: SetData | None) -> str | None:
     return digest.hexdigest()
 
 
-def _budget_settings(weight: Any) -> dict[str, Any] | None:
-    """What of a budget does not change while a run goes."""
-    if not isinstance(weight, AdaptiveWeight):
-        return None
-    return {name: value for name, value in weight.state_dict().items() if name != "weight"}
-
-
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Dropout draws from the global generator: seed it for a while, then put it back as it was."""
+    """Seed the global generator, which dropout draws from, inside a ``with`` block; then put it back."""
     before, outside = torch.get_rng_state(), _dropout_state(device)
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":

@@ -1,4 +1,4 @@
-"""How a run of the training loop goes, and what it leaves behind."""
+"""How a training run goes, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.training.progress import Record
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Of class numbers ``[B]`` or shares of the classes ``[B, K]``, of any kind of number."""
+    if not target.is_floating_point():
+        target = target.long() if target.dim() == 1 else target.float()
+    return F.cross_entropy(output, target, reduction="none")
+
+
 def _distance(measure: Callable[..., Tensor], output: Tensor, target: Tensor) -> Tensor:
-    """``measure`` of each number to its own target, whole ones too; nothing is broadcast."""
+    """``measure`` of each output to its own target; torch would broadcast other shapes."""
     if output.shape != target.shape:
-        raise InputError(
-            f"the loss compares outputs and targets of one shape; the model gives {list(output.shape)}, the targets "
-            f"of the batch are {list(target.shape)}"
-        )
+        raise InputError(f"targets must have the shape of the outputs, {list(output.shape)}; got {list(target.shape)}")
     kind = torch.promote_types(torch.promote_types(output.dtype, target.dtype), torch.float32)
     return measure(output.to(kind), target.to(kind), reduction="none")
 
 
 LOSSES: dict[str, Loss] = {
-    "cross-entropy": functools.partial(F.cross_entropy, reduction="none"),
+    "cross-entropy": _cross_entropy,
     "mse": functools.partial(_distance, F.mse_loss),
     "l1": functools.partial(_distance, F.l1_loss),
     "huber": functools.partial(_distance, F.huber_loss),
@@ -45,24 +49,47 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 SCHEDULES = ("one-cycle", "plateau", "constant")
 PRECISIONS = ("no", "fp16", "bf16")
 
+# The least value of a whole number, the bounds of a real one.
+_RULES: dict[str, int | dict[str, float]] = {
+    "epochs": 1,
+    "batch_size": 1,
+    "learning_rate": {"above": 0},
+    "weight_decay": {"at_least": 0},
+    "plateau_patience": 0,
+    "plateau_factor": {"above": 0, "below": 1},
+    "clip": {"above": 0},
+    "shuffle_within": 2,
+    "truncate": 2,
+    "patience": 1,
+    "seed": 0,
+    "gap_every": 0,
+    "gap_samples": 2,
+    "checkpoint_seconds": {"at_least": 0},
+}
+_OPTIONAL = ("clip", "shuffle_within", "truncate", "patience")
+
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a run goes. Everything is checked here, before any data is touched.
+    """The settings of a training run, checked when they are made.
 
-    ``optimizer``: a name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser (which then owns
-    ``learning_rate`` and ``weight_decay``, except for the peak of the one-cycle schedule). ``schedule``:
-    "one-cycle", "plateau" (``learning_rate`` times ``plateau_factor`` after ``plateau_patience`` epochs without
-    progress) or "constant". ``clip``: the largest norm of the gradient. ``shuffle=True``: a fresh random
-    ordering of each sample every epoch, with ``shuffle_within=w`` one that leaves every element inside its window of w
-    consecutive ones. ``truncate``: truncated backpropagation, see :func:`train`. ``patience``: stop after so many
-    epochs without a better validation metric. ``maximize``: a larger ``metric`` is better.
-    ``gap_every``: epochs between two measurements of the order gap on ``gap_samples`` fixed samples (0: never).
-    ``checkpoint_seconds``: the least time between two checkpoints (0: after each step).
-    ``mixed_precision``: "no", "fp16", "bf16" or None (what ``accelerate launch`` says). Validation is always in full
-    precision.
-    ``device``: "auto" or a name torch knows.
-    ``tensorboard``: a folder for its files, or True: ``tensorboard`` in the ``workdir``.
+    Args:
+        optimizer: A name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser. A callable sets its
+            own learning rate and weight decay; ``learning_rate`` is then only the peak of the one-cycle schedule.
+        schedule: "one-cycle", "constant", or "plateau": the learning rate is multiplied by ``plateau_factor`` after
+            ``plateau_patience`` epochs without progress.
+        clip: The largest norm of the gradient; None for no limit.
+        shuffle: Read each set in a fresh random ordering every epoch. With ``shuffle_within=w`` every element stays
+            inside its window of w consecutive elements.
+        truncate: Number of elements for truncated backpropagation, see :func:`train`.
+        patience: Stop after this many epochs without a better validation metric.
+        maximize: Whether a larger ``metric`` is better.
+        gap_every: Epochs between two measurements of the order gap on ``gap_samples`` fixed sets; 0 for never.
+        checkpoint_seconds: The least time between two checkpoints; 0 writes one after each step.
+        mixed_precision: "no", "fp16", "bf16" or None for the choice of ``accelerate launch``. Validation is always
+            in full precision.
+        device: "auto" or the name of a torch device.
+        tensorboard: A folder for TensorBoard's files; True for ``tensorboard`` in the ``workdir``.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
     0.003
@@ -91,42 +118,34 @@ class TrainConfig:
     tensorboard: bool | str | Path = False
 
     def __post_init__(self) -> None:
-        least = {"plateau_patience": 0, "shuffle_within": 2, "truncate": 2, "seed": 0, "gap_every": 0, "gap_samples": 2}
-        for name in ("epochs", "batch_size", "patience", *least):
-            if (value := getattr(self, name)) is not None or name not in ("patience", "shuffle_within", "truncate"):
-                object.__setattr__(self, name, whole_number(name, value, least.get(name, 1)))
+        plain: dict[str, Any] = {}  # JSON values, also of numpy's numbers
+        for name, rule in _RULES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                plain[name] = (
+                    real_number(name, value, **rule) if isinstance(rule, dict) else whole_number(name, value, rule)
+                )
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("schedule", self.schedule, SCHEDULES)
-        rules: dict[str, dict[str, float]] = {
-            "learning_rate": {"above": 0},
-            "weight_decay": {"at_least": 0},
-            "plateau_factor": {"above": 0, "below": 1},
-            "clip": {"above": 0},
-            "checkpoint_seconds": {"at_least": 0},
-        }
-        for name, rule in rules.items():
-            if (value := getattr(self, name)) is not None or name != "clip":
-                object.__setattr__(self, name, real_number(name, value, **rule))
+        one_of("mixed_precision", self.mixed_precision, (None, *PRECISIONS))
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
-        one_of("mixed_precision", self.mixed_precision, [None, *PRECISIONS])
-        if isinstance(self.maximize, str):
-            raise InputTypeError(f"maximize must be True or False; got {self.maximize!r}")
-        folder = isinstance(self.tensorboard, (str, Path))
-        kinds = {"maximize": bool, "tensorboard": str if folder else bool, "device": str}
-        for name, kind in kinds.items():  # numpy's, torch's
-            object.__setattr__(self, name, kind(getattr(self, name)))
+        plain["maximize"] = bool(one_of("maximize", self.maximize, (False, True)))
+        plain["device"] = str(self.device)
+        plain["tensorboard"] = str(self.tensorboard) if isinstance(self.tensorboard, Path) else self.tensorboard
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values (an own optimiser by its name)."""
+        """The settings as JSON values; an optimiser of the user's by its name."""
         values = dataclasses.asdict(self)
         if callable(self.optimizer):
             values["optimizer"] = getattr(self.optimizer, "__qualname__", repr(self.optimizer))
         return values
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser named or given, over ``parameters``."""
+        """The optimiser over ``parameters``."""
         if callable(self.optimizer):
             return self.optimizer(parameters)
         on_cpu = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
@@ -134,9 +153,9 @@ class TrainConfig:
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=self.weight_decay, **fused)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer, steps: int, *, validated: bool) -> Any:
-        """The schedule of a run of so many ``steps``; a plateau is of the validation figure if there is one."""
+        """The schedule of a run of ``steps``; a plateau is of the validation metric if there is one."""
         if self.schedule == "one-cycle":
-            cycles = self.optimizer in ("adam", "adamw", "sgd")  # the momentum of others is not ours to move
+            cycles = self.optimizer in ("adam", "adamw", "sgd")  # leave the momentum of other optimisers alone
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, cycle_momentum=cycles)
         mode: Any = "max" if self.maximize and validated else "min"
         return torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -146,10 +165,10 @@ class TrainConfig:
 
 @dataclass
 class TrainResult:
-    """What a run leaves behind; the model holds its best weights (the last ones without validation).
+    """The history of a run; the model holds its best weights (without validation: the last ones).
 
-    ``history``: a dict an epoch with ``epoch``, ``step``, ``loss``, ``penalty``, ``penalty_weight``, ``gap``,
-    ``validation``, ``learning_rate``, ``samples_per_second``, ``seconds``; what was not measured is None.
+    ``history``: a dict for each epoch with ``epoch``, ``step``, ``loss``, ``penalty``, ``penalty_weight``, ``gap``,
+    ``validation``, ``learning_rate``, ``samples_per_second``, ``seconds``; None where nothing was measured.
     ``stopped``: "finished", "patience" or "diverged".
     """
 

@@ -1,8 +1,8 @@
-"""One training loop: task loss plus penalty, on one process or many, resumable to the step.
+"""One training loop: task loss plus penalty, on one process or several, resumable to the step.
 
 A run is a pure function of its data, its :class:`TrainConfig` and the weights it starts from. Batches depend on
-(seed, step) alone, random draws on generators of the loop's own, so a run that is killed and started again in the
-same ``workdir`` ends with the weights of one that was not. The global generator is left as it was found.
+(seed, step) alone and random draws on generators of the loop's own. So a run that is killed and started again in the
+same ``workdir`` ends with the weights of an uninterrupted run. The global generator keeps its state.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ import dataclasses
 import functools
 import inspect
 import math
+import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import torch
-from accelerate.utils import broadcast, reduce
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from anyorder.checks import Diverged, InputError, InputTypeError, one_of, real_number
+from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import SetData
 from anyorder.penalties import AdaptiveWeight
+from anyorder.penalties.order_gap import order_gap
+from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import tree_map
-from anyorder.training.batches import Deck, generator_of, mean_one, piece_sizes, pieces, processes, seed_of, together
+from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed, together
 from anyorder.training.checkpoint import Checkpoint, own_randomness
-from anyorder.training.config import LOSSES, OPTIMIZERS, Loss, TrainConfig, TrainResult
-from anyorder.training.gap_meter import Batch, GapMeter, has_recurrence
-from anyorder.training.predict import matched, orderings_of, parameter_of, placed, predict_shared
-from anyorder.training.processor import denormals_flushed, threads_for
-from anyorder.training.progress import Journal, Record, Silent, display
+from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
+from anyorder.training.predict import matched, orderings_of, parameter_of, placed, predict
+from anyorder.training.progress import Display, Journal, Record
 
-__all__ = ["LOSSES", "OPTIMIZERS", "Objective", "TrainConfig", "TrainResult", "reads_in_windows", "train"]
-
+Batch = tuple[Tensor, Tensor | None]
 Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
 
-_BUDGET_EVERY = 10  # steps between two looks at the gap by an AdaptiveWeight
+_WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
 
 
 class Objective(nn.Module):
     """Task output and penalty in one forward, the module to wrap for data parallelism or compilation.
 
-    ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The
-    penalty reuses the pass's own trajectory; with ``penalty_on = (elements, lengths)`` it is taken on those
-    (unlabeled) samples instead. Under autocast its own steps are in full precision, since two nearly equal states
-    cannot be told apart in bfloat16; where the pass kept its states in bfloat16 too, they are computed anew.
+    ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
+    reuses the trajectory of the pass; with ``penalty_on = (elements, lengths)`` it is taken on these (unlabeled) sets
+    instead. Under autocast the penalty runs in full precision, since bfloat16 cannot tell two nearly equal states
+    apart; where the pass kept its states in bfloat16, they are computed again.
 
     >>> import anyorder as ao
     >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
@@ -104,31 +104,33 @@ def train(
     progress: bool | None = None,
     log: Callable[[Record], None] | None = None,
 ) -> TrainResult:
-    """Minimise mean task loss + ``penalty_weight`` · penalty, and leave the best weights in ``model``.
+    """Minimise mean task loss + ``penalty_weight`` · penalty; ``model`` keeps its best weights.
 
-    ``loss``: a name of :data:`LOSSES` or a callable (outputs, targets) -> a scalar mean or one value a sample
-    (needed with ``data.weights``, which are scaled to mean 1). Outputs ``[B, 1]`` meet targets ``[B]`` as ``[B]``.
-    ``penalty_weight``: a number, a callable of the share done (0 to 1), or an ``AdaptiveWeight``, which looks at
-    the order gap of the batch every ten steps (of ``gap_samples`` fixed samples where the batch has no two sets
-    with a pair). A batch or window of one sample has no penalty if this compares samples. ``unlabeled``: the
-    penalty is taken on batches of its own, drawn from labeled and unlabeled samples together. ``validation`` with
-    ``metric(outputs, targets)`` (default: the loss, by the weights given) picks the best epoch (of
-    an ``AdaptiveWeight``: among those whose order gap is within twice its target, if there are).
-    ``augment(elements, lengths, generator, share)`` makes the batch that is learnt from, of as many samples, out of the
-    one drawn; it draws from ``generator`` alone, and ``share`` is that done of the run (0 to 1). ``workdir``:
-    checkpoints and ``log.jsonl``; a run found there is continued (one on other data or with other settings is
-    refused), a finished one returned at once. ``progress``: None shows a bar on a terminal and lines elsewhere.
+    Args:
+        loss: A name of :data:`LOSSES`, or a callable (outputs, targets) -> a scalar mean or one value a set.
+            ``data.weights``, scaled to mean 1, need one value a set. Outputs ``[B, 1]`` meet targets ``[B]`` as
+            ``[B]``.
+        penalty_weight: A number, a callable of the share of the run done (0 to 1), or an ``AdaptiveWeight``, which
+            is updated every ten steps by the order gap of the batch (if no two of its sets have a pair: of
+            ``gap_samples`` fixed sets).
+        validation: Data whose ``metric(outputs, targets)`` (default: the loss) picks the best epoch. Under an
+            ``AdaptiveWeight``, epochs within twice its target order gap come first.
+        unlabeled: Sets without targets. The penalty is then taken on batches of its own, from labeled and unlabeled
+            sets together.
+        augment: ``augment(elements, lengths, generator, share)`` makes the batch to learn from, with as many sets.
+            It draws from ``generator`` alone; ``share`` is the share of the run done (0 to 1).
+        workdir: Folder of the checkpoint and ``log.jsonl``. The run in this folder is continued; a run with other data
+            or settings is refused.
+        progress: False shows nothing; None and True show the figures of each epoch on stderr.
+        log: Called with the record of each epoch, see :class:`TrainResult`.
 
-    ``config.truncate = w`` truncates backpropagation. The loss is taken after each sample's last element, and its
-    gradient flows through the last w elements alone: the state that enters them is computed exactly but held
-    constant, so nothing before hears of the loss (a learned start state does, from samples of at most w elements).
-    What comes before is scanned w elements at a time, the state passed on without gradient. The penalty is the mean
-    over all (sample, window) pairs with two elements or more, its gradient confined to the window. One optimiser
-    step a batch, whose memory does not grow with the length; the order gap is measured on fewer samples where they are
-    longer, and validation on batches of at most 2¹⁷ elements.
+    ``config.truncate = w`` truncates backpropagation. The loss is taken after each set's last element, and its
+    gradient flows through the last w elements alone. The state that enters them is computed exactly and held
+    constant, so earlier elements receive no gradient. The penalty is the mean over all (set, window) pairs with two
+    elements or more. Memory does not grow with the length of the sets.
 
     Under ``accelerate launch --multi_gpu --num_processes P`` (on the CPU too) or ``torchrun`` the batch is shared among
-    the processes and the gradients summed: the same step as one process takes, except that each draws its own subsets.
+    the processes and the gradients are summed: the same step as on one process, with subsets drawn by each process.
 
     >>> import anyorder as ao
     >>> data = SetData.of(torch.rand(32, 4, 1), torch.rand(32))
@@ -140,79 +142,59 @@ def train(
     config = config or TrainConfig()
     if not callable(loss):
         one_of("loss", loss, LOSSES)
-    _check_data(data, validation, unlabeled)
-    if loss == "cross-entropy":
-        data = _with_class_numbers("data", data, model)
-        validation = None if validation is None else _with_class_numbers("validation", validation, model)
-    if validation is None and (config.patience is not None or metric is not None):
-        raise InputError("patience and metric need validation data; got validation=None")
-    if penalty is not None and (isinstance(penalty, type) or not callable(penalty)):
-        raise InputTypeError(f"penalty must be a penalty, such as anyorder.SIRE(), or a callable; got {penalty!r}")
-    if penalty is None and (unlabeled is not None or penalty_weight != 0.0):
-        raise InputError("penalty_weight and unlabeled serve a penalty; got penalty=None (anyorder.SIRE() is one)")
-    if config.truncate is not None and not reads_in_windows(model):
-        raise InputError(f"truncate needs a recurrent model (RecurrentSetModel); got {type(model).__name__}")
-    if augment is not None and not callable(augment):
-        raise InputTypeError(f"augment must be a callable of elements, lengths, generator and share; got {augment!r}")
+    if not callable(penalty_weight) and not isinstance(penalty_weight, AdaptiveWeight):
+        penalty_weight = real_number("penalty_weight", penalty_weight, at_least=0)
+    workdir = None if workdir is None else Path(workdir)
+    parts = {"data": data, "validation": validation, "unlabeled": unlabeled}
+    for rule, holds in _rules(model, loss, parts, config, penalty, penalty_weight, metric, workdir):
+        if not holds:
+            raise InputError(rule)
     run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabeled, metric, augment)
-    work = min(config.batch_size, len(data)) * sum(p.numel() for p in run.parameters)
-    randomness = own_randomness(run.device, seed_of(config.seed, run.rank, 2))
-    with randomness, threads_for(work, run.device), denormals_flushed():
-        return run.go(None if workdir is None else _folder(workdir), progress, log)
+    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)):
+        return run.go(workdir, progress, log)
 
 
-def _folder(workdir: str | Path) -> Path:
-    if Path(workdir).exists() and not Path(workdir).is_dir():
-        raise InputError(f"workdir must be a folder; {workdir} is a file")
-    return Path(workdir)
-
-
-def _check_data(data: SetData, validation: SetData | None, unlabeled: SetData | None) -> None:
-    """Refuse data that are none, or do not fit each other."""
-    for name, part in {"data": data, "validation": validation, "unlabeled": unlabeled}.items():
-        if not isinstance(part, SetData) and (part is not None or name == "data"):
-            raise InputTypeError(
-                f"{name} must be a SetData (SetData.of makes one from a list of arrays); got {type(part).__name__}"
-            )
-        if part is not None and part.weights is not None and part.weights.dim() != 1:
-            raise InputError(f"{name}.weights must be one number a sample; got shape {list(part.weights.shape)}")
-    if data.targets is None:
-        raise InputError("data must have targets; got a SetData without (put those samples in unlabeled)")
-    if validation is not None and validation.targets is None:
-        raise InputError("validation must have targets; got a SetData without")
-    for name, part in {"validation": validation, "unlabeled": unlabeled}.items():
-        if part is not None and part.elements.shape[1] != data.elements.shape[1]:
-            raise InputError(
-                f"{name} must have the {data.elements.shape[1]} features of data; got {part.elements.shape[1]}"
-            )
-
-
-def _with_class_numbers(name: str, data: SetData, model: nn.Module) -> SetData:
-    """``data`` with its targets as int64, once each is known to be a class that the model has an output for."""
-    targets = data.targets
-    if targets is None:
-        return data
+def _rules(
+    model: nn.Module,
+    loss: Any,
+    parts: dict[str, Any],
+    config: TrainConfig,
+    penalty: Any,
+    penalty_weight: Any,
+    metric: Any,
+    workdir: Path | None,
+) -> Iterator[tuple[str, bool]]:
+    """What the arguments of :func:`train` must be to each other, and whether they are."""
+    data, validation = parts["data"], parts["validation"]
     outputs = getattr(model, "out_features", None)
-    if targets.dim() > 1:  # shares of the classes
-        if isinstance(outputs, int) and list(targets.shape[1:]) != [outputs]:
-            raise InputError(
-                f"cross-entropy takes class numbers [N], or shares of the {outputs} classes [N, {outputs}]; "
-                f"{name}.targets are {list(targets.shape)}"
-            )
-        return data if targets.is_floating_point() else dataclasses.replace(data, targets=targets.float())
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise InputTypeError(f"cross-entropy takes class numbers (int64); {name}.targets are {targets.dtype}")
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or (isinstance(outputs, int) and high >= outputs):
-        last = "" if outputs is None else f" to {outputs - 1}, one an output of the model"
-        raise InputError(
-            f"cross-entropy takes class numbers from 0{last}; {name}.targets hold {low if low < 0 else high}"
-        )
-    return dataclasses.replace(data, targets=targets.to(torch.int64))
+    for name, part in parts.items():
+        if part is None and name != "data":
+            continue
+        yield f"{name} must be a SetData; SetData.of makes one of a list of arrays", isinstance(part, SetData)
+        yield f"{name} must have the features of data", part.elements.shape[1] == data.elements.shape[1]
+        if name == "unlabeled":
+            continue
+        yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
+        if (weights := part.weights) is not None:
+            sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
+            yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
+        if loss == "cross-entropy":
+            low, high = float(part.targets.min()), float(part.targets.max())
+            classes = part.targets.dim() == 1 and not part.targets.is_floating_point()
+            sound = low >= 0 and (outputs is None or high < outputs) if classes else part.targets.dim() == 2
+            yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes [N, K]", sound
+    needless = config.patience is None and metric is None
+    yield "patience and metric need validation data", validation is not None or needless
+    yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", penalty is None or callable(penalty)
+    unpenalised = parts["unlabeled"] is None and penalty_weight == 0.0
+    yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
+    yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(model)
+    yield "tensorboard=True needs a workdir", workdir is not None or config.tensorboard is not True
+    yield f"workdir must be a folder; {workdir} is a file", workdir is None or not workdir.is_file()
 
 
 class _Run:
-    """A run in progress: everything that changes while it goes, how to take a step, and how to write it down."""
+    """A run in progress: everything that changes while it goes, and how to take a step."""
 
     def __init__(
         self,
@@ -234,54 +216,43 @@ class _Run:
         self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
         if self.world > 1:  # all start from the first one's weights
-            broadcast(list(model.state_dict().values()))
+            for value in model.state_dict().values():
+                dist.broadcast(value, 0)
         like = parameter_of(model)
-        self.data = placed(data, like)
-        self.validation = None if validation is None else placed(validation, like)
-        if self.data.weights is not None:
-            weights = mean_one(self.data.weights.to(like.dtype), "data.weights")
-            self.data = dataclasses.replace(self.data, weights=weights)
-        self.validation_weights = None
-        if self.validation is not None and self.validation.weights is not None and metric is None:
-            self.validation_weights = mean_one(self.validation.weights.to(like.dtype), "validation.weights")
-        self.penalty, self.weight = penalty, penalty_weight
-        if not callable(penalty_weight) and not isinstance(penalty_weight, AdaptiveWeight):
-            self.weight = real_number("penalty_weight", penalty_weight, at_least=0)
+        self.data = _mean_one(placed(data, like))
+        self.validation = None if validation is None else _mean_one(placed(validation, like))
+        self.penalty, self.penalty_weight = penalty, penalty_weight
         self.plain, self.objective = Objective(model), Objective(model, penalty)
         self.deck = Deck(len(data), config.batch_size, seed_of(config.seed, 0), self.device)
         self.penalty_data = None if unlabeled is None else together(self.data, placed(unlabeled, like))
         if self.penalty_data is not None:
             self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
-        self.needs_mates = getattr(penalty, "compares_sets", False)
-        samples = min(len(self.penalty_data or data), config.batch_size)
-        if self.needs_mates and samples <= self.world:
+        self.compares_sets = getattr(penalty, "compares_sets", False)
+        sets = min(len(self.penalty_data or data), config.batch_size)
+        if self.compares_sets and sets <= self.world:
             raise InputError(
-                "a penalty with relative=True or partners='batch' compares the samples of a batch, and no process gets "
-                f"two: batch_size is {config.batch_size}, of {len(self.penalty_data or data)} samples, on {self.world} "
-                "process(es) (raise batch_size, or use a penalty without)"
+                "batch_size must give a process two sets for a penalty that compares sets (relative=True, "
+                f"partners='batch'); got batches of {sets} on {self.world} process(es)"
             )
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = config.make_optimizer(self.parameters)
         self.schedule = config.make_schedule(self.optimizer, self.total_steps, validated=self.validation is not None)
-        precision = config.mixed_precision or accelerate.utils.parse_choice_from_env("ACCELERATE_MIXED_PRECISION", "no")
+        precision = config.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         self.precision = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.orderings = generator_of(self.device, config.seed, self.rank, 0)
         self.draws = generator_of(self.device, config.seed, self.rank, 1)
-        self.gaps = GapMeter(self.model, self.validation or self.data, config, self.device, self.world)
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
-        self.sums = torch.zeros(
-            2, dtype=torch.float64, device=self.device
-        )  # of the loss over samples and of the penalty over steps
+        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of the loss over sets, of the penalties
         self.penalised = 0  # steps of this epoch that had a penalty
         self.epoch_started = 0.0
 
     def step(self) -> None:
         steps = self.result.steps
-        weight = self.penalty_weight()
+        weight = self.weight()
         index, share = self._my_part(self.deck.batch(steps))
         batch = self.data.batch(index)
         if self.config.shuffle:
@@ -303,17 +274,26 @@ class _Run:
             self.sums[1] += penalty * penalty_share
             self.penalised += 1
         self.result.steps += 1
-        if isinstance(self.weight, AdaptiveWeight) and steps % _BUDGET_EVERY == 0:
-            gap = self.gaps.of_batch(penalty_on or batch, self.draws)
+        if isinstance(self.penalty_weight, AdaptiveWeight) and steps % _WEIGHT_EVERY == 0:
+            gap = self._gap_of_batch(penalty_on or batch)
             if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
-                self.weight.update(gap)
+                self.penalty_weight.update(gap)
+
+    def weight(self) -> float:
+        """The penalty weight of the next step."""
+        if isinstance(self.penalty_weight, AdaptiveWeight):
+            return self.penalty_weight.weight
+        if callable(self.penalty_weight):
+            share = self.result.steps / self.total_steps
+            return real_number("penalty_weight", self.penalty_weight(share), at_least=0)
+        return self.penalty_weight
 
     def _augmented(self, batch: Batch) -> Batch:
         if self.augment is None:
             return batch
         elements, lengths = self.augment(*batch, self.orderings, self.result.steps / self.total_steps)
         if len(elements) != len(batch[0]):
-            raise InputError(f"augment must keep the {len(batch[0])} samples of a batch; it made {len(elements)}")
+            raise InputError(f"augment must keep the {len(batch[0])} sets of a batch; got {len(elements)}")
         return elements, lengths
 
     def _backward(
@@ -355,7 +335,7 @@ class _Run:
             total: Any = None
             ends = is_last and index is not None
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
-                start = model.recurrence.start(len(elements))  # where nothing was read yet, its gradient flows
+                start = model.recurrence.start(len(elements))  # its gradient flows where nothing was read before
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
                 encoded = model.encode(elements, lengths)
                 trajectory = model.recurrence.scan_encoded(encoded, lengths, state=state, last_alone=not weight)
@@ -370,12 +350,12 @@ class _Run:
             if total is not None:
                 self.scaler.scale(total).backward()
             state, begun = tree_map(torch.detach, trajectory.last), begun | (lengths > 0)
-            trajectory = penalty = total = None  # lets go of this window's states before the next is scanned
+            trajectory = penalty = total = None  # free this window's states before the next is scanned
         return loss.detach(), mean
 
     def _update(self) -> None:
         for parameter in self.parameters:
-            if parameter.grad is None:  # untouched by this batch, say of empty sets: 0, as on several processes
+            if parameter.grad is None:  # unused by this batch, say of empty sets: 0, as on several processes
                 parameter.grad = torch.zeros_like(parameter)
         if self.world > 1:
             _sum_gradients(self.parameters)
@@ -390,52 +370,76 @@ class _Run:
 
     def _task_loss(self, output: Tensor, index: Tensor) -> Tensor:
         assert self.data.targets is not None
-        targets = self.data.targets[index]
-        value = self.loss(*matched(output, targets))
+        value = self.loss(*matched(output, self.data.targets[index]))
         if self.data.weights is not None:
             if value.dim() == 0:
-                raise InputError(
-                    "with weights the loss must return one value a sample; got a scalar (reduction='none')"
-                )
+                raise InputError("loss must return one value a set with data.weights; got a scalar (reduction='none')")
             value = value.reshape(len(index), -1).mean(1) * self.data.weights[index]
         return value.mean()
 
-    def penalty_weight(self) -> float:
-        """The weight of the next step."""
-        if isinstance(self.weight, AdaptiveWeight):
-            return self.weight.weight
-        if callable(self.weight):
-            share = self.result.steps / self.total_steps
-            return real_number(f"penalty_weight({share:.4g})", self.weight(share), at_least=0)
-        return self.weight
-
     def _my_part(self, index: Tensor) -> tuple[Tensor, float]:
-        """This process's samples of a global batch, and its share of the batch's mean."""
+        """This process's sets of a global batch, and its share of the batch's mean."""
         if self.world == 1:
             return index, 1.0
         mine = index.tensor_split(self.world)[self.rank]
-        if len(mine) == 0:  # fewer samples than processes: take part without counting
+        if len(mine) == 0:  # fewer sets than processes: take part without counting
             return index[:1], 0.0
         return mine, len(mine) / len(index)
 
     def _pairs(self, batch: Batch) -> Tensor:
-        """How many (sample, window) pairs of a batch hold two elements or more, and so have a penalty."""
+        """How many (set, window) pairs of a batch hold two elements or more, and so have a penalty."""
         windows = [sizes for sizes in piece_sizes(*batch, self.config.truncate) if self._has_mates(sizes)]
         return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
 
     def _has_mates(self, lengths: Tensor) -> bool:
-        """Whether the penalty finds in samples of these lengths the others it compares each with."""
-        return not self.needs_mates or int((lengths > 0).sum()) >= 2
+        """Whether a penalty that compares sets finds two with elements."""
+        return not self.compares_sets or int((lengths > 0).sum()) >= 2
 
     def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
         if self.world == 1:
-            return float(self._pairs(batch) > 0) if self.needs_mates else 1.0
+            return float(self._pairs(batch) > 0) if self.compares_sets else 1.0
         mine = self._pairs(batch) * (share > 0)
-        return float(mine / reduce(mine, "sum").clamp(min=1))
+        return float(mine / summed(mine.clone()).clamp(min=1))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.precision is None else torch.autocast(self.device.type, self.precision)
+
+    def _gap(self, batch: Batch, draws: torch.Generator) -> float | None:
+        """The order gap of the first sets of a batch in eval mode; None where no two of them have a pair.
+
+        With ``config.truncate`` no more elements are read than in a step, but two sets at least.
+        """
+        config, count = self.config, self.config.gap_samples
+        if config.truncate is not None:
+            count = max(2, min(count, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
+        elements, lengths = (None if part is None else part[:count] for part in batch)
+        if int((piece_sizes(elements, lengths, None)[0] >= 2).sum()) < 2:  # type: ignore[arg-type]
+            return None
+        was_training = self.model.training
+        self.model.eval()
+        gap = order_gap(self.model, elements, lengths, generator=draws)  # type: ignore[arg-type]
+        self.model.train(was_training)
+        return float(gap)
+
+    def _gap_of_batch(self, batch: Batch) -> float:
+        """The order gap of a global batch, else of the fixed sets; NaN where neither can be measured."""
+        gap = self._gap(batch, self.draws)
+        known = torch.tensor([gap or 0.0, gap is not None], dtype=torch.float64, device=self.device)
+        total, count = summed(known).tolist()
+        gap = total / count if count else self._gap_of_fixed_sets()
+        return math.nan if gap is None else gap
+
+    def _gap_of_fixed_sets(self) -> float | None:
+        """The order gap of the same sets by the same draws each time."""
+        return self._fixed and self._gap(self._fixed, generator_of(self.device, self.config.seed, 3))
+
+    @cached_property
+    def _fixed(self) -> Batch | None:
+        if not has_recurrence(self.model) or getattr(self.model, "invariant", False):
+            return None
+        data = self.validation or self.data
+        return data.batch(torch.arange(min(self.config.gap_samples, len(data)), device=self.device))
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
         """Train until the end, from the checkpoint in ``workdir`` if there is one."""
@@ -443,10 +447,9 @@ class _Run:
         if checkpoint is not None:
             checkpoint.resume()
         main, result = self.rank == 0, self.result
-        shown = display(progress, self.total_steps, result.steps) if main else Silent()
-        journal = Journal(
-            workdir if main else None, main and self.config.tensorboard, log if main else None, result.history
-        )
+        display = Display(self.total_steps, result.steps) if main and progress is not False else None
+        board = self.config.tensorboard if main else False
+        journal = Journal(workdir if main else None, board, log if main else None, result.history)
         clock = time.monotonic() - result.seconds
         try:
             while not self.finished:
@@ -454,21 +457,24 @@ class _Run:
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    shown.step(result.steps)
+                    if display is not None:
+                        display.step(result.steps)
                     if checkpoint is not None and checkpoint.due():
                         checkpoint.write()
                 record = self._end_epoch()
                 result.seconds = time.monotonic() - clock
                 journal.epoch(record)
-                shown.epoch(record)
+                if display is not None:
+                    display.epoch(record)
                 if checkpoint is not None and (self.finished or checkpoint.due()):
                     checkpoint.write()
         finally:
-            shown.close()
+            if display is not None:
+                display.close()
             journal.close()
         if self.world > 1 and progress is not False:
             rate = len(self.data) * len(result.history) / self.world / max(result.seconds, 1e-9)
-            print(f"process {self.rank} of {self.world}: {rate:,.0f} samples a second", file=sys.stderr, flush=True)
+            print(f"process {self.rank} of {self.world}: {rate:,.0f} sets a second", file=sys.stderr, flush=True)
         if self.best is not None:
             self.model.load_state_dict(self.best)
         self.model.eval()
@@ -476,18 +482,20 @@ class _Run:
 
     def _end_epoch(self) -> Record:
         config, result = self.config, self.result
-        loss, penalty = self._epoch_means()
+        sums = summed(torch.cat([self.sums, self.sums.new_tensor([self.penalised])]))
+        loss, penalty, penalised = sums.tolist()
+        loss /= len(self.data)
         epoch = len(result.history)
         seconds = result.seconds - self.epoch_started
         due = config.gap_every and (epoch + 1) % config.gap_every == 0
-        gap = self.gaps.of_fixed() if due else None
+        gap = self._gap_of_fixed_sets() if due else None
         validation = self._validate()
         record = {
             "epoch": epoch,
             "step": result.steps,
             "loss": loss,
-            "penalty": penalty,
-            "penalty_weight": self.penalty_weight() if self.penalty is not None else None,
+            "penalty": penalty * self.world / penalised if penalised else None,
+            "penalty_weight": self.weight() if self.penalty is not None else None,
             "gap": gap,
             "validation": validation,
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
@@ -508,38 +516,30 @@ class _Run:
             result.stopped = "patience"
         self.finished = result.stopped != "finished" or epoch + 1 == config.epochs
         if self.finished and validation is not None and self.best is None:
-            return self._diverged(record, "validation figure, never finite,", validation)
+            return self._diverged(record, "validation metric", validation)
         return record
 
     def _diverged(self, record: Record, what: str, value: float) -> Record:
-        message = f"the {what} is {value} in epoch {record['epoch']}: lower learning_rate or penalty_weight"
+        message = f"the {what} is {value} in epoch {record['epoch']}; lower learning_rate or penalty_weight"
         if self.best is None:
-            raise Diverged(f"training diverged, {message}")
-        warnings.warn(
-            f"training stopped, {message}; the weights of epoch {self.result.best_epoch} are kept", stacklevel=2
-        )
+            raise Diverged(f"training diverged: {message}")
+        kept = f"the weights of epoch {self.result.best_epoch} are kept"
+        warnings.warn(f"training stopped: {message} ({kept})", stacklevel=2)
         self.result.stopped, self.finished = "diverged", True
         return record
 
-    def _epoch_means(self) -> tuple[float, float | None]:
-        sums = torch.cat([self.sums, self.sums.new_tensor([self.penalised])])
-        if self.world > 1:
-            sums = reduce(sums, "sum")
-        loss, penalty, penalised = sums.tolist()
-        return loss / len(self.data), penalty * self.world / penalised if penalised else None
-
     def _is_better(self, record: Record) -> bool:
-        """Whether an epoch is kept rather than the best before it.
+        """Whether an epoch is better than the best before it.
 
-        Under an ``AdaptiveWeight`` a gap nearer to its target counts first; within twice the target all are alike.
+        Under an ``AdaptiveWeight`` a gap nearer to its target comes first; all gaps within twice the target are alike.
         """
         value, best = record["validation"], self.result.best_validation
         if not math.isfinite(value):
             return False
         if best is None or self.result.best_epoch is None:
             return True
-        if isinstance(self.weight, AdaptiveWeight):
-            near = 2 * self.weight.target
+        if isinstance(self.penalty_weight, AdaptiveWeight):
+            near = 2 * self.penalty_weight.target
             gaps = [entry["gap"] for entry in (record, self.result.history[self.result.best_epoch])]
             mine, theirs = (math.inf if gap is None else max(gap, near) for gap in gaps)
             if mine != theirs:
@@ -547,18 +547,27 @@ class _Run:
         return value > best if self.config.maximize else value < best
 
     def _validate(self) -> float | None:
+        """The validation metric, in full precision as the model will be used; each process predicts its part."""
         if self.validation is None:
             return None
         assert self.validation.targets is not None
-        # In full precision whatever the training is in: that is how the model will be used.
-        outputs = predict_shared(self.model, self.validation, self.rank, self.world).float()
+        outputs = self._outputs(self.validation).float()
         outputs, targets = matched(outputs, self.validation.targets)
         if self.metric is not None:
             return float(self.metric(outputs, targets))
         value = self.loss(outputs, targets)
-        if self.validation_weights is not None and value.dim():
-            value = value.reshape(len(value), -1).mean(1) * self.validation_weights
+        if self.validation.weights is not None and value.dim():
+            value = value.reshape(len(value), -1).mean(1) * self.validation.weights
         return float(value.mean())
+
+    def _outputs(self, data: SetData) -> Tensor:
+        if self.world == 1:
+            return predict(self.model, data)
+        mine = torch.arange(len(data), device=self.device).tensor_split(self.world)[self.rank]
+        part = predict(self.model, data.select(mine if len(mine) else [0]))
+        whole = part.new_zeros(len(data), *part.shape[1:])
+        whole[mine] = part[: len(mine)]
+        return summed(whole)
 
 
 def _device(name: str) -> torch.device:
@@ -566,11 +575,21 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"device must be 'auto' or one torch has here, such as 'cpu'; got {name!r}: {reason}"
-        ) from None
+        raise InputError(f"device must be 'auto' or a device of torch; got {name!r}: {error}") from None
     return device
+
+
+def _mean_one(data: SetData) -> SetData:
+    """``data`` with weights of mean 1."""
+    if data.weights is None:
+        return data
+    weights = data.weights.to(data.elements.dtype if data.elements.is_floating_point() else torch.get_default_dtype())
+    return dataclasses.replace(data, weights=weights / weights.mean())
+
+
+def has_recurrence(model: nn.Module) -> bool:
+    """Whether a model encodes elements and scans them by a recurrence."""
+    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode")
 
 
 def reads_in_windows(model: nn.Module) -> bool:
@@ -585,6 +604,6 @@ def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
 def _sum_gradients(parameters: list[nn.Parameter]) -> None:
     """Sum the gradients over the processes, as one message."""
     grads: list[Tensor] = [p.grad for p in parameters]  # type: ignore[misc]
-    flat = reduce(torch.cat([g.flatten() for g in grads]), "sum")
+    flat = summed(torch.cat([g.flatten() for g in grads]))
     for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
         grad.copy_(total.view_as(grad))

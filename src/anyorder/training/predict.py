@@ -1,4 +1,4 @@
-"""The outputs of a model on many sets: batches of like size, random orderings, several processes."""
+"""The outputs of a model on many sets: batches of similar size, mean over random orderings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate.utils import reduce
 from torch import Tensor, nn
 
 from anyorder.data.orderings import random_orderings, reorder
@@ -27,8 +26,8 @@ def predict(
 ) -> Tensor:
     """The model's outputs ``[N, K]`` in eval mode: in the given order, or the mean over random ``orderings``.
 
-    ``finish`` (softmax, say) is applied to each output before the mean. Sets of like size share a batch, and a
-    batch holds at most 2¹⁷ elements, so long sets cost time, not memory.
+    ``finish`` (softmax, say) is applied to each output before the mean. Sets of similar size share a batch of at most
+    2¹⁷ elements, so long sets cost time, not memory.
 
     >>> import anyorder as ao
     >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
@@ -40,6 +39,7 @@ def predict(
     by_size = torch.argsort(lengths, stable=True)
     outputs: Tensor | None = None
     start = 0
+    finish = finish or (lambda output: output)
     with evaluating(model):
         while start < len(data):
             stop = start + batch_size
@@ -48,27 +48,16 @@ def predict(
             index = by_size[start:stop].to(like.device)
             elements, sizes = data.batch(index)
             if orderings == 1:
-                value = _finished(model(elements, sizes), finish)
+                value = finish(model(elements, sizes))
             else:
                 draws = orderings_of(elements, sizes, orderings, generator).unbind(1)
-                value = torch.stack([_finished(model(reorder(elements, o), sizes), finish) for o in draws]).mean(0)
+                value = torch.stack([finish(model(reorder(elements, o), sizes)) for o in draws]).mean(0)
             if outputs is None:
                 outputs = value.new_empty(len(data), *value.shape[1:])
             outputs[index] = value
             start = stop
     assert outputs is not None  # SetData is never empty
     return outputs
-
-
-def predict_shared(model: nn.Module, data: SetData, rank: int, world: int) -> Tensor:
-    """:func:`predict`, each process doing its part."""
-    if world == 1:
-        return predict(model, data)
-    mine = torch.arange(len(data), device=data.offsets.device).tensor_split(world)[rank]
-    part = predict(model, data.select(mine if len(mine) else [0]))
-    whole = part.new_zeros(len(data), *part.shape[1:])
-    whole[mine] = part[: len(mine)]
-    return reduce(whole, "sum")
 
 
 def orderings_of(
@@ -78,13 +67,10 @@ def orderings_of(
     generator: torch.Generator | None,
     within: int | None = None,
 ) -> Tensor:
+    """Random orderings ``[B, draws, T]`` of a batch, see :func:`random_orderings`."""
     if lengths is None:
         lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
     return random_orderings(lengths, elements.shape[1], draws, generator, within=within)
-
-
-def _finished(output: Tensor, finish: Callable[[Tensor], Tensor] | None) -> Tensor:
-    return output if finish is None else finish(output)
 
 
 def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +85,7 @@ def parameter_of(model: nn.Module) -> Tensor:
 
 
 def placed(data: SetData, like: Tensor) -> SetData:
-    """``data`` where the model is, its floating numbers of the model's kind."""
+    """``data`` on the device and in the floating dtype of ``like``."""
 
     def convert(values: Tensor | None) -> Any:
         return values if values is None or not values.is_floating_point() else values.to(like.dtype)

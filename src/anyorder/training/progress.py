@@ -1,4 +1,4 @@
-"""What a training run says while it runs: a bar on a terminal, lines elsewhere, JSONL and TensorBoard on disk."""
+"""The figures of a training run: on stderr, in ``log.jsonl`` and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from anyorder.checks import InputError
+from anyorder.checks import extra
 from anyorder.files import write_atomically
 
 Record = dict[str, Any]
-
-
-class Display(Protocol):
-    """Where an epoch's figures are shown."""
-
-    def step(self, steps: int) -> None: ...
-    def epoch(self, record: Record) -> None: ...
-    def close(self) -> None: ...
 
 
 def describe(record: Record) -> str:
@@ -29,89 +22,49 @@ def describe(record: Record) -> str:
     >>> describe({"epoch": 3, "loss": 0.25, "penalty": 0.01, "gap": None, "validation": 0.5})
     'epoch 3 · loss 0.25 · penalty 0.01 · validation 0.5'
     """
-    figures = [
-        f"{key} {record[key]:.4g}" for key in ("loss", "penalty", "gap", "validation") if record.get(key) is not None
-    ]
-    return " · ".join([f"epoch {record['epoch']}", *figures])
+    shown = [key for key in ("loss", "penalty", "gap", "validation") if record.get(key) is not None]
+    return " · ".join([f"epoch {record['epoch']}", *(f"{key} {record[key]:.4g}" for key in shown)])
 
 
-class Silent:
-    """Shows nothing."""
-
-    def step(self, steps: int) -> None:
-        pass
-
-    def epoch(self, record: Record) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Lines:
-    """A plain line to stderr, at most one every ``seconds``, and always the last epoch's."""
-
-    def __init__(self, seconds: float = 2.0) -> None:
-        self._seconds = seconds
-        self._next = 0.0
-        self._waiting: Record | None = None
-
-    def step(self, steps: int) -> None:
-        pass
-
-    def epoch(self, record: Record) -> None:
-        self._waiting = record
-        if time.monotonic() >= self._next:
-            self.close()
-            self._next = time.monotonic() + self._seconds
-
-    def close(self) -> None:
-        if self._waiting is not None:
-            print(describe(self._waiting), file=sys.stderr, flush=True)
-            self._waiting = None
-
-
-class Bar:
-    """A rich bar on stderr: the epoch's figures, the share done, the time left."""
+class Display:
+    """Each epoch's figures on stderr: one line that is rewritten on a terminal, a line every two seconds elsewhere."""
 
     def __init__(self, total: int, done: int) -> None:
-        from rich import progress
-        from rich.console import Console
-
-        self._bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.TaskProgressColumn(),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._bar.add_task("training", total=total, completed=done)
+        self._total, self._first, self._began = total, done, time.monotonic()
         self._next = 0.0
-        self._bar.start()
+        self._record: Record | None = None
+        self._terminal = sys.stderr.isatty()
 
     def step(self, steps: int) -> None:
-        if time.monotonic() >= self._next:
-            self._bar.update(self._task, completed=steps)
-            self._next = time.monotonic() + 0.1
+        now = time.monotonic()
+        if self._terminal and now >= self._next:
+            left = (now - self._began) * (self._total - steps) / max(1, steps - self._first)
+            figures = "training" if self._record is None else describe(self._record)
+            line = f"{figures} · {steps / self._total:.0%} · {timedelta(seconds=round(left))} left"
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._next = now + 0.1
 
     def epoch(self, record: Record) -> None:
-        self._bar.update(self._task, description=describe(record), completed=record["step"])
+        self._record = record
+        if not self._terminal and time.monotonic() >= self._next:
+            self.close()
+            self._next = time.monotonic() + 2
 
     def close(self) -> None:
-        self._bar.stop()
-
-
-def display(wanted: bool | None, total: int, done: int) -> Display:
-    """A bar if stderr is a terminal, else lines; nothing when ``wanted`` is False."""
-    if wanted is False:
-        return Silent()
-    return Bar(total, done) if sys.stderr.isatty() else Lines()
+        """Show the last figures, if they were not shown yet."""
+        if self._record is not None and self._terminal:
+            self._next = 0.0
+            self.step(self._record["step"])
+            print(file=sys.stderr)
+        elif self._record is not None:
+            print(describe(self._record), file=sys.stderr, flush=True)
+        self._record = None
 
 
 class Journal:
-    """One JSON object an epoch in ``workdir/log.jsonl``, to TensorBoard if asked, and to ``log`` if given.
+    """One JSON object an epoch in ``workdir/log.jsonl``; the same to TensorBoard and to ``log``, if given.
 
-    A run that continues starts the file again from the epochs its checkpoint knows, so none appears twice.
+    A run that continues rewrites the file from the epochs of its checkpoint, so that none appears twice.
     """
 
     def __init__(
@@ -127,13 +80,9 @@ class Journal:
         if self._path is not None:
             write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in history))
         if tensorboard:
-            if not isinstance(tensorboard, bool):
-                folder = Path(tensorboard)
-            elif workdir is None:
-                raise InputError("tensorboard=True needs a workdir to write to; name a folder instead")
-            else:
-                folder = workdir / "tensorboard"
-            self._board = _summary_writer(folder, purge=len(history))
+            folder = f"{workdir}/tensorboard" if tensorboard is True else str(tensorboard)
+            writer = extra("torch.utils.tensorboard", "tensorboard", "tensorboard=").SummaryWriter
+            self._board = writer(folder, purge_step=len(history))
 
     def epoch(self, record: Record) -> None:
         if self._path is not None:
@@ -149,13 +98,3 @@ class Journal:
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
-
-
-def _summary_writer(folder: Path, purge: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise InputError(
-            "tensorboard needs an extra: pip install -c constraints.txt '.[tensorboard]' in a checkout"
-        ) from None
-    return SummaryWriter(str(folder), purge_step=purge)
