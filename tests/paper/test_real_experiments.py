@@ -15,8 +15,6 @@ from anyorder.data.sets import SetData
 from anyorder.models import DeepSets, RecurrentSetModel
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.report import pictures
-from anyorder.paper.report.real_verdicts import REAL_VERDICTS
 from anyorder.paper.runner import real_runs
 from anyorder.paper.runner.trial import Trial
 from anyorder.penalties import SIRE
@@ -348,37 +346,6 @@ def test_generated_data_is_fixed_by_its_seed():
         assert not torch.equal(make(1).train.elements, make(2).train.elements)
 
 
-def test_pictures_show_the_data(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANYORDER_DATA", str(tmp_path))
-    monkeypatch.setenv("ANYORDER_HOME", str(tmp_path))
-    assert pictures.picture_of("ecg") is None  # not here: no picture, and no download
-    with monkeypatch.context() as patch:
-        patch.setattr(pictures.sources, "where", lambda form: tmp_path if form == "ecg5000-ucr" else None)
-        patch.setattr(pictures.datasets, "ecg5000", generated.beats)
-        assert pictures.picture_of("ecg") is not None  # in another form
-    assert pictures.picture_of("parity") is None
-    figure = pictures.picture_of("perturbed-digits")
-    images = [axis.images[0].get_array() for axis in figure.axes]
-    assert len(images) == 16
-    for before, after in zip(images[:8], images[8:], strict=True):
-        assert sorted(before.flatten().tolist()) == sorted(after.flatten().tolist())
-    beats = pictures.series_figure(generated.beats(), "beats")
-    assert [len(axis.lines) for axis in beats.axes] == [4, 4, 4]
-    assert len(pictures.clouds_figure(generated.clouds(30)).axes) == 3
-    pictures.bags_figure(generated.bags()).savefig(tmp_path / "bags.png")
-    assert (tmp_path / "bags.png").stat().st_size > 2000
-
-
-def test_the_picture_of_clouds_has_as_many_points_as_the_experiment(monkeypatch):
-    asked = []
-    monkeypatch.setattr(pictures.sources, "where", lambda source: "here")
-    monkeypatch.setattr(
-        pictures.datasets, "modelnet40", lambda points=1024: asked.append(points) or generated.clouds(30)
-    )
-    assert pictures.picture_of("pointcloud") is not None
-    assert asked == [100]
-
-
 def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
     data = SetData(torch.zeros(41, 1), torch.arange(42), torch.tensor([0] * 40 + [1]))
     labeled, _ = datasets.few_labels(data, 0.1, seed=0)
@@ -387,135 +354,6 @@ def test_a_class_with_one_sample_left_has_no_label_and_the_texts_say_so():
         choices = REAL_EXPERIMENTS[name].choices
         assert "at least one of each class that has two or more" in choices
         assert "settings are chosen by the whole validation part all the same" in choices
-
-
-def row(method, seed, accuracy, weight=None, selected=True, **setting):
-    metrics = {"accuracy": accuracy, "macro_f1": accuracy / 2, "state_gap_squared": 0.1}
-    given = {"labels": 0.1, "learning_rate": 0.01, **setting, **({} if weight is None else {"penalty_weight": weight})}
-    return {"method": method, "seed": seed, "setting": given, "metrics": metrics, "selected": selected}
-
-
-@pytest.mark.parametrize(("gain", "verdict"), [(0.05, "holds"), (0.0, "not clear"), (-0.05, "does not hold")])
-def test_the_verdict_on_a_penalty_follows_the_paired_interval(gain, verdict):
-    plain = [row("plain", s, 0.8 + 0.02 * s) for s in range(5)]
-    sire = [row("sire", s, 0.8 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=10.0) for s in range(5)]
-    other = [row("sire", s, 0.5, weight=1.0, selected=False) for s in range(5)]
-    beside = [row("deepsets", s, 0.7) for s in range(5)]
-    rows = [*plain, *sire, *other, *beside]
-    claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
-    by_method = {claim.cells["method"]: claim for claim in claims}
-    assert [by_method[m].verdict for m in ("plain", "sire", "deepsets")] == [None, verdict, None]
-    judged = by_method["sire"]
-    assert "10 % of the labels: sire has accuracy above that of plain" in judged.text
-    assert f"paired difference {gain:+.3f}" in judged.text
-    assert judged.cells["where"] == "10 % of the labels"
-    assert judged.cells["accuracy by weight"].startswith("1: 0.500; 10: ")
-    assert judged.cells["accuracy by weight"].endswith(" (chosen)")
-    assert by_method["deepsets"].cells["accuracy"] == "0.700 ± 0.000"
-    ecg = REAL_VERDICTS["ecg"]([r for r in rows if r["selected"]], rows)
-    assert [claim.table.split()[0] for claim in ecg if claim.table] == ["accuracy"] * 3 + ["macro-f1"] * 3
-    assert REAL_VERDICTS["activity"](plain, plain) == []
-
-
-def test_the_dial_is_shown_at_the_chosen_rate():
-    rows = [row("plain", s, 0.8) for s in range(2)]
-    for rate, weight, accuracy in [(0.01, 1.0, 0.5), (0.01, 10.0, 0.6), (0.03, 1.0, 0.7), (0.03, 10.0, 0.9)]:
-        chosen = (rate, weight) == (0.03, 10.0)
-        rows += [row("sire", s, accuracy, weight, chosen, learning_rate=rate) for s in range(2)]
-    claims = REAL_VERDICTS["activity"]([r for r in rows if r["selected"]], rows)
-    found = {claim.cells["method"]: claim.cells for claim in claims if claim.table}
-    assert found["sire"]["accuracy by weight"] == "1: 0.700; 10: 0.900 (chosen)"
-
-
-def test_the_dial_of_a_shorter_search_is_that_of_the_search():
-    rows = [row("plain", 0, 0.8, epochs=12)]
-    rows += [row("sire", 0, 0.1 + weight / 100, weight, False, epochs=2) for weight in (1.0, 10.0)]
-    rows.append(row("sire", 0, 0.9, weight=10.0, epochs=12))
-    claims = REAL_VERDICTS["perturbed-mnist"]([r for r in rows if r["selected"]], rows)
-    found = {claim.cells["method"]: claim.cells for claim in claims if claim.table}
-    assert found["sire"]["accuracy by weight"] == "in the search: 1: 0.110; 10: 0.200 (chosen)"
-    assert found["sire"]["accuracy"] == "0.900 (one seed)"
-
-
-def test_a_penalty_is_judged_by_its_own_rival_where_plain_has_not_been_run():
-    accuracies = {"pi-sgd": 0.5, "sire+shuffle": 0.7, "sire": 0.6, "deepsets": 0.9}
-    rows = [row(m, s, a + 0.01 * s, weight=1.0, points=100) for m, a in accuracies.items() for s in range(3)]
-    found = {claim.cells["method"]: claim for claim in REAL_VERDICTS["pointcloud"](rows, rows) if claim.table}
-    assert found["sire+shuffle"].verdict == "holds"
-    assert found["sire+shuffle"].cells["difference"] == "+0.200 (+0.200 to +0.200)"
-    for method in ("pi-sgd", "sire", "deepsets"):
-        assert found[method].verdict is None
-        assert found[method].cells["against"] == found[method].cells["difference"] == ""
-        assert found[method].text == f"{method} has accuracy {accuracies[method] + 0.01:.3f} ± 0.010"
-    alone = [r for r in rows if r["method"] in ("sire", "pi-sgd")]
-    assert REAL_VERDICTS["pointcloud"](alone, alone) == []
-
-
-@pytest.mark.parametrize(("deepsets", "verdict"), [(0.6, "holds"), (0.8, "does not hold")])
-def test_on_clouds_sire_is_held_against_deepsets_as_in_the_paper(deepsets, verdict):
-    accuracies = {"sire-low-dropout+shuffle": 0.9, "sire+shuffle": 0.7, "deepsets": deepsets}
-    rows = [row(m, s, a + 0.01 * s, weight=1.0, points=100) for m, a in accuracies.items() for s in range(3)]
-    one, other = REAL_VERDICTS["pointcloud"](rows, rows)
-    against = f"± 0.010 against {deepsets + 0.01:.3f} ± 0.010"
-    assert one.text.startswith(f"sire+shuffle is ahead of DeepSets: 0.710 {against}")
-    assert other.text.startswith(f"sire-low-dropout+shuffle is ahead of DeepSets: 0.910 {against}")
-    assert (one.verdict, other.verdict) == (verdict, "holds")
-    assert other.short.startswith(f"deepsets {deepsets + 0.01:.3f} ± 0.010; sire+shuffle 0.710 ± 0.010; sire-low")
-
-
-def test_methods_on_other_data_are_not_held_against_each_other():
-    rows = [row("plain", s, 0.8, data="perturbed") for s in range(3)]
-    rows += [row("sire", s, 0.9, weight=1.0, data="perturbed") for s in range(3)]
-    rows += [row("cnn-clean", s, 0.95, data="clean") for s in range(3)]
-    found = {
-        claim.cells["method"]: claim.cells for claim in REAL_VERDICTS["perturbed-mnist"](rows, rows) if claim.table
-    }
-    assert found["cnn-clean"]["against"] == found["cnn-clean"]["difference"] == ""
-    assert found["sire"]["against"] == "plain"
-
-
-def test_a_penalty_is_not_judged_on_one_seed():
-    rows = [row("plain", 0, 0.8), row("sire", 0, 0.9, weight=1.0)]
-    sire = REAL_VERDICTS["activity"](rows, rows)[1]
-    assert sire.verdict is None
-    assert sire.cells["difference"] == "+0.100 (one seed)"
-
-
-def test_a_penalty_on_shuffled_orderings_is_judged_by_shuffling_alone():
-    accuracies = {"plain": 0.5, "pi-sgd": 0.8, "sire+shuffle": 0.7, "sire": 0.6}
-    rows = [row(method, s, at + 0.001 * s * (method[0] == "s")) for method, at in accuracies.items() for s in range(5)]
-    found = {claim.cells["method"]: claim for claim in REAL_VERDICTS["activity"](rows, rows) if claim.table}
-    assert found["sire+shuffle"].verdict == "does not hold"
-    assert found["sire+shuffle"].cells["against"] == "pi-sgd"
-    assert found["sire"].verdict == "holds"
-    assert found["sire"].cells["against"] == found["pi-sgd"].cells["against"] == "plain"
-
-
-def few_and_many(gains):
-    rows = []
-    for share, gain in gains.items():
-        rows += [row("plain", s, 0.5 + 0.02 * s, labels=share) for s in range(5)]
-        rows += [row("sire", s, 0.5 + 0.02 * s + gain + 0.001 * (-1) ** s, weight=1.0, labels=share) for s in range(5)]
-    return REAL_VERDICTS["activity"](rows, rows)
-
-
-def test_several_cells_are_summed_up_first_with_the_number_of_comparisons():
-    short = few_and_many({0.05: 0.1, 0.1: 0.0, 1.0: -0.1})[0]
-    assert short.text == (
-        "In short, of 3 comparisons with the same training without penalty: clearly above: sire (5 % of the labels, "
-        "accuracy). Clearly below: sire (100 % of the labels, accuracy). Each interval is one of 95 %, over seeds that "
-        "share the test sets: by chance alone at least 0.2 of 3 would seem clear"
-    )
-    assert short.short == "of 3 comparisons with the same training without penalty, 1 clearly above and 1 below"
-
-
-@pytest.mark.parametrize(
-    ("few", "many", "verdict"), [(0.1, 0.0, "holds"), (0.05, 0.05, "not clear"), (0.0, 0.1, "does not hold")]
-)
-def test_whether_the_gain_is_largest_where_labels_are_few_is_judged(few, many, verdict):
-    claim = few_and_many({0.05: few, 1.0: many})[1]
-    assert claim.text.startswith(f"sire gains most where labels are few: {few:+.3f} with 5 %; {many:+.3f} with 100 %")
-    assert claim.verdict == verdict
 
 
 def test_the_experiments_are_registered():

@@ -88,14 +88,14 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     title = experiment.name if scale == "laptop" else f"{experiment.name} ({scale})"
     figures = headline(experiment, chosen, comparisons)
     command = f"anyorder reproduce {experiment.name} --scale {scale}"
-    hours = [f"{spent / 3600:.2f}", *(duration(pace * experiment.estimated_seconds(part)) for part in (left, full))]
+    estimates = [duration(pace * experiment.estimated_seconds(part)) if part else "" for part in (left, full)]
     tables = [comparisons_table(comparisons), choices_table(experiment, scale, rows), weights_table(experiment, rows)]
     return Section(
         experiment=experiment,
         scale=scale,
         verdict=verdict,
         summary=[title, experiment.short, experiment.reported, figures, f"{min(seeds, default='')}", verdict],
-        trials=[title, f"`{command}`", f"{len(planned) - len(left)}/{len(planned)}", *hours],
+        trials=[title, f"`{command}`", f"{len(planned) - len(left)}/{len(planned)}", f"{spent / 3600:.2f}", *estimates],
         tables=[table for table in tables if table.rows],
         figures=figures_of(experiment, scale, rows),
     )

@@ -36,8 +36,8 @@ class Comparison:
 class Versus:
     """Which methods are compared, in each combination of the settings ``over`` (None: every value).
 
-    ``one`` is a method, "each SIRE" or "best SIRE" (by validation loss); ``other`` a method, "its base" (the same
-    training without the penalty) or "best other". ``margin``: so much behind still counts as level.
+    ``one`` and ``other`` name a method, "each" or the "best" (by validation loss) "SIRE" or "other"; ``other`` may be
+    "its base", the same training without the penalty. ``margin``: so much behind still counts as level.
     """
 
     one: str
@@ -91,44 +91,32 @@ def judge(experiment: Experiment, rows: Rows, finished: bool) -> tuple[str, list
 def _with_the_paper(experiment: Experiment, chosen: Rows) -> Iterator[Comparison]:
     """The declared figures; one decides where its accepted band has a paper's figure in it."""
     for expected in experiment.expected:
-        low, high = expected.band
-        ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
-        paper = "" if expected.paper is None else f"{expected.paper:g}"
-        paper += f" ± {expected.sd:g}" if expected.sd is not None else ""
-        decides = expected.paper is not None and math.isfinite(low) and low <= expected.paper <= high
-        yield from _within(
-            spelled(dict(expected.where)), expected.metric, expected.method, ours, paper, low, high, decides
-        )
+        if expected.paper is not None:
+            low, high = expected.band
+            ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
+            paper = f"{expected.paper:g}" + (f" ± {expected.sd:g}" if expected.sd is not None else "")
+            where, decides = spelled(dict(expected.where)), -math.inf < low <= expected.paper <= high
+            yield from _within(where, expected.metric, expected.method, ours, low, high, decides, paper=paper)
 
 
 def _within(
-    where: str, metric: str, name: str, ours: Sample, paper: str, low: float, high: float, decides: bool
+    where: str, metric: str, name: str, ours: Sample, low: float, high: float, decides: bool, paper: str = ""
 ) -> Iterator[Comparison]:
     """Whether a mean lies in a band; two seeds at least, and nothing to say of a band without bounds."""
-    holds = YES if low <= ours.mean <= high else NO
-    if math.isinf(low) and math.isinf(high):
-        band = holds = ""
-    else:
-        band = f"≥ {low:g}" if high >= 1 else f"{max(low, 0):g} to {high:g}"
-    if len(ours):
-        yield Comparison(
-            where,
-            metric,
-            name,
-            str(ours),
-            "paper",
-            paper,
-            band,
-            holds if len(ours) > 1 or not holds else SEEDS,
-            decides,
-        )
+    free = math.isinf(low) and math.isinf(high)
+    band = "" if free else f"≥ {low:g}" if high >= 1 else f"< {high:g}" if low <= 0 else f"{low:g} to {high:g}"
+    holds = "" if free else SEEDS if len(ours) < 2 else YES if low <= ours.mean <= high else NO
+    if ours:
+        yield Comparison(where, metric, name, str(ours), "paper" if paper else "", paper, band, holds, decides)
 
 
 def _comparisons(experiment: Experiment, chosen: Rows, rows: Rows) -> Iterator[Comparison]:
     """Method against method; an experiment that declares nothing is compared with and without its penalties."""
     over: dict[str, Sequence[Any] | None] = dict.fromkeys(next(iter(experiment.plans.values())).over)
     metrics = ("accuracy", "macro_f1") if experiment.name == "ecg" else (experiment.headline,)
-    for versus in COMPARED.get(experiment.name, [Versus("each SIRE", "its base", metric, over) for metric in metrics]):
+    default = [Versus("each SIRE", "its base", metric, over) for metric in metrics]
+    default += [Versus("each other", "plain", metric, over, decides=False) for metric in metrics]
+    for versus in COMPARED.get(experiment.name, default):
         yield from _versus(versus, chosen)
     if experiment.name not in COMPARED and "labels" in over:
         yield from _most_where_few(chosen, experiment.headline, [key for key in over if key != "labels"])
@@ -149,7 +137,7 @@ def compare(
     they have no seed in common.
     """
     (name, ours), (rival, theirs) = one, other
-    if gap := ours.minus(theirs):
+    if name != rival and (gap := ours.minus(theirs)):
         low, high = (-gap.high, -gap.low) if metric in LOWER else (gap.low, gap.high)
         holds = YES if low > -margin else NO if high < -margin else SEEDS
         digits = 3 if abs(ours.mean) < 10 else 1
@@ -161,15 +149,25 @@ def compare(
 def _versus(versus: Versus, chosen: Rows) -> Iterator[Comparison]:
     for cell in _cells(chosen, versus.over):
         here = matching(chosen, cell)
-        sires = [method for method in _methods(here) if method.startswith("sire")]
-        for one in {"each SIRE": sires, "best SIRE": [_best(here, sire=True)]}.get(versus.one, [versus.one]):
-            other = {"its base": without_penalty(one), "best other": _best(here, sire=False)}.get(
-                versus.other, versus.other
-            )
-            theirs = [row for row in chosen if row["method"] == other]
-            shared = {key: value for key, value in cell.items() if _values(theirs, key)}  # DeepSets has no cell
-            sides = (one, sample_of(here, versus.metric, one)), (other, sample_of(theirs, versus.metric, **shared))
-            yield from compare(spelled(cell), versus.metric, *sides, margin=versus.margin, decides=versus.decides)
+        for one in _named(versus.one, here):
+            for other in [without_penalty(one)] if versus.other == "its base" else _named(versus.other, here):
+                data = {row["setting"].get("data") for row in here if row["method"] == one}
+                theirs = [row for row in chosen if row["method"] == other and row["setting"].get("data") in data]
+                shared = {key: value for key, value in cell.items() if _values(theirs, key)}  # DeepSets has no cell
+                sides = (one, sample_of(here, versus.metric, one)), (other, sample_of(theirs, versus.metric, **shared))
+                yield from compare(spelled(cell), versus.metric, *sides, margin=versus.margin, decides=versus.decides)
+
+
+def _named(name: str, here: Rows) -> list[str]:
+    """The methods that a name of :class:`Versus` stands for: one, or each or the best (by validation) of a kind."""
+    which, _, kind = name.partition(" ")
+    if not kind:
+        return [name]
+    methods = [method for method in _methods(here) if method.startswith("sire") == (kind == "SIRE")]
+    if which == "each":
+        return methods
+    losses = {method: sample_of(here, "loss", method, part="validation").mean for method in methods}
+    return sorted(losses, key=lambda method: losses[method])[:1]
 
 
 def _cells(rows: Rows, over: Mapping[str, Sequence[Any] | None]) -> list[dict[str, Any]]:
@@ -183,12 +181,6 @@ def _values(rows: Rows, key: str) -> list[Any]:
 
 def _methods(rows: Rows) -> list[str]:
     return sorted({row["method"] for row in rows})
-
-
-def _best(here: Rows, sire: bool) -> str:
-    """The form of SIRE, or of the others, with the least mean validation loss; "" if there is none."""
-    losses = {m: sample_of(here, "loss", m, part="validation").mean for m in _methods(here)}
-    return min((m for m in losses if m.startswith("sire") == sire), key=lambda m: losses[m], default="")
 
 
 # --- what single experiments compare
@@ -213,9 +205,9 @@ def _parity(chosen: Rows, rows: Rows, goal: float = 0.99) -> Iterator[Comparison
     for cell, method in itertools.product(_values(far, "cell"), ("plain", "sire")):
         ours = sample_of(far, "accuracy", method, cell=cell)
         decides = method == "plain" and ours.mean == best
-        yield from _within(f"cell {cell}, length 100", "accuracy", method, ours, "", goal, 1.0, decides)
+        yield from _within(f"cell {cell}, length 100", "accuracy", method, ours, goal, 1.0, decides)
     pooled, short = sample_of(far, "accuracy", "deepsets"), sample_of(chosen, "accuracy", "deepsets", length=10)
-    for comparison in _within("length 100", "accuracy", "deepsets", pooled, "", -math.inf, goal, decides=True):
+    for comparison in _within("length 100", "accuracy", "deepsets", pooled, -math.inf, goal, decides=True):
         # where it has not fitted the training lengths, it has not failed to go beyond them
         yield replace(comparison, holds=BUDGET) if short.mean < goal else comparison
 
