@@ -126,7 +126,7 @@ def test_the_results_table_of_the_readme_is_the_generated_one() -> None:
     readme, results = ((ROOT / name).read_text() for name in ("README.md", "results/RESULTS.md"))
     assert with_results(readme, results) == readme, "make results"
     assert "| parity learnt" in readme
-    assert "\n| other |\n" in with_results(readme, "| experiment | claim |\n|---|---|\n| parity | other |\n\nrest")
+    assert "\n| other |\n" in with_results(readme, "| experiment | claim |\n| --- | --- |\n| parity | other |\n\nrest")
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

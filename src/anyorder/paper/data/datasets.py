@@ -122,7 +122,8 @@ def ecg5000() -> Dataset:
     if name != "ecg5000":
         data = ucr(folder / "ECG5000")
         assert data.test is not None
-        found = tuple((data.common_length, *torch.bincount(data.targets).tolist()) for data in (data.train, data.test))
+        counts = [np.bincount(labels).tolist() for labels in (data.train.targets, data.test.targets)]  # type: ignore[arg-type]
+        found = (data.train.common_length, *counts[0]), (data.test.common_length, *counts[1])
         beats = ((140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22))
         _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
         return data
@@ -209,7 +210,8 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
         found = len(classes), len(shapes["train"]), len(shapes["test"])
         _expect(folder / "ModelNet40", "classes, training shapes and test shapes", found, (40, 9843, 2468))
         return meshes(folder / "ModelNet40", points, draws=draws, seed=seed)
-    parts, names = [], ()
+    parts: list[SetData] = []
+    names: tuple[str, ...] = ()
     for part, count in (("train", draws), ("test", 1)):
         if name == "modelnet40":
             path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"

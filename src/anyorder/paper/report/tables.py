@@ -109,14 +109,16 @@ def headline(experiment: Experiment, chosen: Sequence[Row], comparisons: Sequenc
         curves = {
             m: labels_curve(chosen, m, alphabet=20) for m in ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")
         }
-        return "; ".join(f"{method} {labels_text(curve)}" for method, curve in curves.items() if curve)
+        needed = "; ".join(f"{method} {labels_text(curve)}" for method, curve in curves.items() if curve)
+        return f"labels for accuracy 0.9, alphabet 20: {needed}" if needed else ""
     if experiment.name not in SUMMARY:
         return "".join(f"{c.one} {c.ours}; {c.other} {c.theirs}" for c in comparisons[:1])
     metric, where, methods = SUMMARY[experiment.name]
     here = [row for row in chosen if all(row["setting"].get(key) in (value, None) for key, value in where.items())]
     samples = {method: sample_of(here, metric, method) for method in methods}
     found = "; ".join(f"{method} {sample}" for method, sample in samples.items() if sample)
-    return f"{spelled(where)}: {found}" if where and found else found
+    place = ", ".join(filter(None, [metric * (metric != "accuracy"), spelled(where)]))
+    return f"{place}: {found}" if place and found else found
 
 
 def _longest(rows: Sequence[Row]) -> list[Row]:
