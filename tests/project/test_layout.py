@@ -122,3 +122,11 @@ def test_every_package_that_is_imported_is_declared_pinned_and_explained() -> No
         assert package in declared, f"{package} is imported but pyproject.toml does not declare it"
         assert package in pinned, f"{package} is declared but constraints.txt does not pin it"
         assert re.search(rf"\b{package}\b", page), f"docs/dependencies.md does not say why {package} is needed"
+
+
+def test_ci_installs_by_hash_what_the_constraints_pin() -> None:
+    lines = (ROOT / ".github" / "requirements.txt").read_text().splitlines()
+    locked = {line.rstrip(" \\").lower() for line in lines if "==" in line}
+    pinned = {line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert pinned - locked == {line for line in pinned if line.startswith("torch==")}
+    assert all(line.startswith("    --hash=sha256:") for line in lines if "==" not in line and not line.startswith("#"))
