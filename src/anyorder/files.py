@@ -53,7 +53,7 @@ def require_model_folder(path: str | os.PathLike[str]) -> None:
     if not folder.exists():
         fault, hint = f"there is no model folder {folder}", "anyorder train and anyorder.save make one"
         if kept:
-            hint = f"a save was cut short and the model is {kept[0]}: rename that folder to {near}"
+            hint = f"a save was cut short; the model is {kept[0]}, rename that to {near}"
     raise InputError(f"{fault}; {hint}")
 
 

@@ -319,7 +319,7 @@ os.rename = lambda *names: (rename(*names), os._exit(9))
 ao.save(ao.DeepSets(3, 2), {str(tmp_path / "m")!r})
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
-    with pytest.raises(InputError, match="a save was cut short and the model is") as caught:
+    with pytest.raises(InputError, match="a save was cut short; the model is") as caught:
         ao.load(tmp_path / "m")
     named = re.search(r"the model is (\S+), rename", str(caught.value)).group(1)
     assert ao.load(named).name == "deepsets"

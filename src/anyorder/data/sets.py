@@ -185,7 +185,7 @@ def join(arrays: Sequence[Any]) -> tuple[Tensor, np.ndarray]:
 def _with_features(name: str, array: Tensor, axes: int) -> Tensor:
     """``array`` with a feature axis behind ``axes`` others; an array without one holds numbers."""
     array = array[..., None] if array.dim() == axes else array
-    if array.dim() != axes + 1 or array.shape[-1] == 0:
+    if array.dim() != axes + 1 or (array.shape[-1] == 0 and len(array)):
         shape = "[n, D] or [n]" if axes == 1 else "[N, T, D] or [N, T]"
         raise InputError(f"{name} must have shape {shape} with D at least 1; got {list(array.shape)}")
     return array

@@ -186,7 +186,7 @@ class StepRecurrence(Recurrence):
             )
         if isinstance(state, Tensor) and isinstance(new, Tensor) and state.shape == new.shape:
             return new
-        return require_state("the state that step returns", new, len(element), state)
+        return require_state("the state that step returns", new, element.shape[0], state)
 
     def _run(
         self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
