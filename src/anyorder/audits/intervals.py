@@ -3,74 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import NormalDist
 
 import numpy as np
 
-_NORMAL = NormalDist()
-_BLOCK = 1_000_000  # numbers drawn at once
+from anyorder.checks import extra
 
+_SKEWED = 1000  # up to this many values the interval is corrected for skew, which takes their number squared
 
 Interval = tuple[float, float]
 
 
 class Estimate(float):
-    """A number that knows its 95 % interval ``ci`` (None: of one sample) and how many ``sets`` it averages."""
+    """A mean, with its 95 % interval ``ci`` (None for one set) and the number of ``sets``."""
 
     ci: Interval | None
     sets: int
 
     def __new__(cls, value: float, ci: Interval | None, sets: int) -> Estimate:
         self = super().__new__(cls, value)
-        self.ci = ci
-        self.sets = sets
+        self.ci, self.sets = ci, sets
         return self
 
-    def __getnewargs__(self) -> tuple[float, Interval | None, int]:  # type: ignore[override]
-        return float(self), self.ci, self.sets
 
-
-def estimate(values: np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
+def estimate(values: np.ndarray, rng: np.random.Generator) -> Estimate:
     """The mean of ``values [N]`` and its interval.
 
     >>> e = estimate(np.array([1.0, 1.0, 1.0]), np.random.default_rng(0))
     >>> e, e.ci, e.sets
     (1.0, (1.0, 1.0), 3)
     """
-    return Estimate(float(values.mean()), bootstrap_interval(values, rng, resamples), len(values))
+    return Estimate(float(values.mean()), bootstrap_interval(values, rng, 1000), len(values))
 
 
-def bootstrap_interval(
-    values: np.ndarray, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95
-) -> Interval | None:
-    """Bias-corrected and accelerated (BCa) bootstrap interval of the mean of ``values [N]``.
+def bootstrap_interval(values: np.ndarray, rng: np.random.Generator, resamples: int = 2000) -> Interval | None:
+    """The 95 % bootstrap interval of the mean of ``values [N]``, corrected for bias and skew (BCa).
 
-    Resampled means θ* are read at the levels Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), where z₀ = Φ⁻¹(P(θ* < θ)) corrects
-    the bias and a = skewness/(6√N) the skew. Constant values have an interval of no width; one value has none, nor
-    have values too large to square.
+    None for one value, and for values too large to square. Of more than 1,000 values it is the percentile interval.
     """
     count, mean = len(values), float(values.mean())
-    centred = values - mean
     with np.errstate(over="ignore"):
-        deviation = float(np.sqrt((centred**2).mean()))
+        deviation = float(np.sqrt(((values - mean) ** 2).mean()))
     if count < 2 or not np.isfinite(deviation):
         return None
     if deviation <= 1e-12 * abs(mean):
         return mean, mean
-    means = np.empty(resamples)
-    block = max(1, _BLOCK // count)
-    for begin in range(0, resamples, block):
-        rows = min(block, resamples - begin)
-        means[begin : begin + rows] = values[rng.integers(count, size=(rows, count))].mean(axis=1)
-    below = ((means < mean).mean() + (means <= mean).mean()) / 2
-    bias = _NORMAL.inv_cdf(min(max(below, 1 / resamples), 1 - 1 / resamples))
-    skew = float(((centred / deviation) ** 3).mean()) / (6 * np.sqrt(count))
-    levels = []
-    for tail in ((1 - level) / 2, (1 + level) / 2):
-        z = bias + _NORMAL.inv_cdf(tail)
-        levels.append(_NORMAL.cdf(bias + z / (1 - skew * z)))
-    low, high = np.quantile(means, levels)
-    return float(low), float(high)
+    found = extra("scipy.stats", "audit", "an audit").bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=resamples,
+        method="BCa" if count <= _SKEWED else "percentile",
+        batch=max(1, 1_000_000 // count),
+        rng=rng,
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
 def rate_interval(rates: np.ndarray, rng: np.random.Generator) -> Interval | None:
@@ -90,7 +75,7 @@ def rate_interval(rates: np.ndarray, rng: np.random.Generator) -> Interval | Non
 
 
 def short(value: float) -> str:
-    """Three digits are enough to read; a dash for what has no value."""
+    """A number of three digits; a dash for NaN and infinity."""
     return f"{value:.3g}" if np.isfinite(value) else "–"
 
 
@@ -100,5 +85,5 @@ def percent(value: float) -> str:
 
 
 def interval(ci: Interval | None, write: Callable[[float], str] = short) -> str:
-    """An interval to be read; a dash where there is none."""
+    """An interval in words; a dash where there is none."""
     return "–" if ci is None else f"{write(ci[0])} to {write(ci[1])}"

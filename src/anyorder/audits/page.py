@@ -1,8 +1,7 @@
 """Audits as pictures and as self-contained pages.
 
-Each figure is drawn once: with matplotlib's colours for a picture file, or as SVG whose colours are the page's own
-variables, so that it follows light and dark mode. Reports and comparisons are those of ``audit_report``, which
-imports this module when a page is asked for.
+A figure is drawn with matplotlib's colours for a picture file. On a page it is SVG whose colours are the page's
+variables, so it follows light and dark mode.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from matplotlib.ticker import MaxNLocator
 
 from anyorder import __version__
 from anyorder.audits.intervals import Estimate, interval, percent, short
-from anyorder.checks import InputError
 from anyorder.files import write_atomically
 
 _FLOOR = 1e-5
 _ROWS_SHOWN = 16
 _FEATURES_SHOWN = 4
-_FORMATS = ("png", "svg", "pdf")
+_DRAWN = 24  # the largest set whose orderings are drawn
 
 INK, QUIET, BLUE, SOFT, ORANGE, GRID = "#1d2430", "#5b6472", "#2457c5", "#dbe6fb", "#b4540a", "#e9e6df"
 _VARIABLES = {
@@ -72,7 +70,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, its words for those who cannot see it, and a caption."""
+    """A drawing, its alternative text, and a caption."""
 
     name: str
     draw: Callable[[Axes], None]
@@ -96,7 +94,7 @@ class Figure:
 
 @contextmanager
 def _drawing(changes: Any) -> Iterator[None]:
-    """Our style; a name with letters the picture's font lacks is drawn with boxes, without a warning."""
+    """Our style; letters that the font lacks become boxes, without a warning."""
     with rc_context({**_STYLE, **changes}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
@@ -110,64 +108,50 @@ def _page_style(style: str) -> str:
     return style
 
 
+_CURVES = {  # of a report: title, label of the horizontal axis, its word, label of the vertical axis, caption
+    "by_distance": (
+        "Swapping two elements, by distance",
+        "distance (1: neighbours)",
+        "distance",
+        "change of the output",
+        "How far the output moves when two elements are swapped. A rising line: swaps of far elements matter more.",
+    ),
+    "by_position": (
+        "Swapping one element, by its position",
+        "position in the given order (first = 0)",
+        "position",
+        "change of the output",
+        "How far the output moves when the element at this position is swapped with any other. Higher at the end: the "
+        "model remembers best what it read last.",
+    ),
+    "by_size": (
+        "A random order, by size of the set",
+        "elements in the set",
+        "size",
+        "change of the output",
+        "How far a random order moves the output of sets with this many elements.",
+    ),
+    "state_gap": (
+        "States after the first m elements",
+        "elements read (m)",
+        "prefix length",
+        "order gap of the state",
+        "The order gap of the state. 0: the state ignores order. 1: order matters as much as content.",
+    ),
+}
+
+
 def report_figures(report: Any) -> list[Figure]:
-    """The figures of a report that have something to show, the swaps first."""
-    figures = []
-    if report.by_distance:
-        figures.append(
-            _curve(
-                "distance",
-                report.by_distance,
-                "Swapping two elements, by distance",
-                "distance (1: neighbours)",
-                "distance",
-                "What exchanging two elements does to the output. Zero means that order is ignored, "
-                "a rise that moving elements far matters more than exchanging neighbours.",
-            )
-        )
-    if report.by_position:
-        figures.append(
-            _curve(
-                "position",
-                report.by_position,
-                "Swapping one element, by its position",
-                "position in the given order (first = 0)",
-                "position",
-                "What exchanging the element at this position with any other does. Higher at the end "
-                "means that the model remembers best what it read last.",
-            )
-        )
-    figures.append(_distribution(report.set_gaps))
-    if len(report.by_size) > 1:
-        figures.append(
-            _curve(
-                "size",
-                report.by_size,
-                "A random order, by size of the set",
-                "elements in the set",
-                "size",
-                "The mean gap of sets of this many elements.",
-            )
-        )
-    if report.state_gap:
-        figures.append(
-            _curve(
-                "prefix",
-                report.state_gap,
-                "States after the first m elements",
-                "elements read (m)",
-                "prefix length",
-                "Squared distance between the states of two orders, over that between different sets. 0: the state "
-                "ignores order; 1: order matters as much as content.",
-                unit="relative state gap",
-            )
-        )
-    return figures
+    """The figures of a report that have something to show."""
+    curves = {key: getattr(report, key) for key in _CURVES}
+    least = {"by_size": 2}
+    figures = [_curve(key, curve) for key, curve in curves.items() if curve and len(curve) >= least.get(key, 1)]
+    at = sum(figure.name in ("by_distance", "by_position") for figure in figures)
+    return [*figures[:at], _distribution(report.set_gaps), *figures[at:]]
 
 
-def _curve(
-    name: str, values: dict[int, Estimate], title: str, label: str, word: str, caption: str, unit: str = "gap"
-) -> Figure:
+def _curve(name: str, values: dict[int, Estimate]) -> Figure:
+    title, label, word, unit, caption = _CURVES[name]
     x = np.array(list(values))
     y = np.array([float(v) for v in values.values()])
     low, high = np.array([v.ci or (np.nan, np.nan) for v in values.values()]).T
@@ -183,39 +167,36 @@ def _curve(
     top = int(y.argmax())
     alt = (
         f"Line chart{band}: {title.lower()}. The {unit} is {short(y[0])} at {word} {x[0]} and "
-        f"{short(y[-1])} at {word} {x[-1]}; the largest is {short(y[top])} at {word} {x[top]}."
+        f"{short(y[-1])} at {word} {x[-1]}. The largest is {short(y[top])} at {word} {x[top]}."
     )
     return Figure(name, draw, alt, caption)
 
 
 def _distribution(gaps: np.ndarray) -> Figure:
     def draw(axes: Axes) -> None:
-        bins = np.linspace(0, _headroom(gaps.max()), 25).tolist()
-        axes.hist(gaps, bins=bins, color=BLUE, rwidth=0.88)
+        axes.hist(gaps, bins=np.linspace(0, _headroom(gaps.max()), 25).tolist(), color=BLUE, rwidth=0.88)
         axes.axvline(gaps.mean(), color=ORANGE, linewidth=2)
-        axes.set(title="How the sets differ", xlabel="mean gap of the set (line: mean of all)", ylabel="sets")
+        axes.set(title="How the sets differ", xlabel="mean change of the output (line: all sets)", ylabel="sets")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
     middle, upper = np.quantile(gaps, [0.5, 0.95])
     alt = (
-        f"Histogram of the mean gap of {len(gaps):,} sets: half are below {short(middle)}, 95 % below "
-        f"{short(upper)}, the largest is {short(gaps.max())}."
+        f"Histogram of the mean change of the output of {len(gaps):,} sets. Half of them are below {short(middle)}, "
+        f"95 % below {short(upper)}. The largest is {short(gaps.max())}."
     )
-    return Figure(
-        "distribution", draw, alt, "A long tail to the right would mean that a few sets carry most of the dependence."
-    )
+    return Figure("distribution", draw, alt, "A long tail to the right: a few sets carry most of the dependence.")
 
 
 def worst_figure(case: Any, name: str) -> Figure | None:
-    """The two orders side by side, a line an element; None for sets too large to read."""
+    """Both orders side by side, one line per element; None for sets too large to read."""
     n = len(case.ordering)
-    if n > 24:
+    if n > _DRAWN:
         return None
 
     def draw(axes: Axes) -> None:
         for place, element in enumerate(case.ordering):
-            moved = place != element
-            axes.plot([0, 1], [element, place], color=BLUE if moved else QUIET, linewidth=1.6, alpha=0.8)
+            color = BLUE if place != element else QUIET
+            axes.plot([0, 1], [element, place], color=color, linewidth=1.6, alpha=0.8)
             axes.annotate(str(element), (0, element), (-10, 0), textcoords="offset points", ha="right", va="center")
             axes.annotate(str(element), (1, place), (10, 0), textcoords="offset points", ha="left", va="center")
         axes.scatter([0, 1] * n, np.repeat(np.arange(n), 2), s=16, color=INK, zorder=3)
@@ -227,57 +208,45 @@ def worst_figure(case: Any, name: str) -> Figure | None:
         axes.grid(False)
 
     alt = (
-        f"Lines from the given order to the worst order found for sample {case.name}; "
-        f"the elements then stand in the order {', '.join(map(str, case.ordering))}."
+        f"Lines from the given order to the worst order found for set {case.name}. "
+        f"There the elements stand in the order {', '.join(map(str, case.ordering))}."
     )
     return Figure(name, draw, alt, "", height=1.2 + 0.2 * n)
 
 
 def comparison_figure(comparison: Any) -> Figure:
-    """Score against relative order gap, a point a model; the choices no other model beats are filled."""
+    """The metric against the order gap, one point per model; filled if no other model beats it in both."""
     rows = comparison.table()
-    gaps = np.array([row["order_gap"] for row in rows])
     scored = all(row["score"] is not None for row in rows)
     metric = "accuracy" if rows[0]["metric"] == "accuracy" else "RMSE"
     scores = np.array([row["score"] if scored else i for i, row in enumerate(rows)], dtype=float)
-    shown = np.clip(gaps, _FLOOR, 1e6)
+    shown = np.clip([row["order_gap"] for row in rows], _FLOOR, 1e6)
 
     def draw(axes: Axes) -> None:
         axes.set_xscale("log")
         for rank, i in enumerate(np.argsort(shown, kind="stable")):  # neighbours take turns above and below
-            fill = BLUE if rows[i]["choice"] else "none"
-            axes.scatter(shown[i], scores[i], s=64, color=fill, edgecolor=BLUE, linewidth=2, zorder=3)
-            offset = (0, 9) if rank % 2 else (0, -17)
-            axes.annotate(
-                _clipped(rows[i]["model"]),
-                (shown[i], scores[i]),
-                offset,
-                textcoords="offset points",
-                ha="center",
-                parse_math=False,
-            )
+            point, fill = (shown[i], scores[i]), BLUE if rows[i]["choice"] else "none"
+            axes.scatter(*point, s=64, color=fill, edgecolor=BLUE, linewidth=2, zorder=3)
+            name, offset = _clipped(rows[i]["model"]), (0, 9 if rank % 2 else -17)
+            axes.annotate(name, point, offset, textcoords="offset points", ha="center", parse_math=False)
         axes.margins(0.2, 0.25)
         axes.set_xlim(min(shown.min(), 0.01) / 3, max(shown.max(), 1) * 3)
         axes.grid(True, axis="both")
-        axes.set_title(f"{metric[0].upper()}{metric[1:]} against order gap" if scored else "Order gap")
-        axes.set_xlabel("relative order gap")
-        if scored:
-            axes.set_ylabel(f"{metric}, given order")
-            if metric == "accuracy":
-                axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 1])
-        else:
-            axes.set_yticks([])
+        title = f"{metric[0].upper()}{metric[1:]} against order gap" if scored else "Order gap"
+        axes.set(title=title, xlabel="order gap", ylabel=f"{metric}, given order" if scored else "")
+        ticks = [tick for tick in axes.get_yticks() if metric != "accuracy" or 0 <= tick <= 1]
+        axes.set_yticks(ticks if scored else [])
 
     listed = "; ".join(
-        f"{row['model']}: gap {short(row['order_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
+        f"{row['model']}: order gap {short(row['order_gap'])}" + (f", {metric} {short(row['score'])}" if scored else "")
         for row in rows
     )
-    choices = ", ".join(row["model"] for row in rows if row["choice"])
-    better = f", {'up' if metric == 'accuracy' else 'down'} is better" if scored else ""
+    better = f" {'Up' if metric == 'accuracy' else 'Down'} is better." if scored else ""
     caption = (
-        f"Left is steadier (1: order matters as much as content){better}. Filled: no other model is better in "
-        f"both. Gaps below {_FLOOR:.5f} are drawn there."
+        f"Left: order matters less (1: as much as content).{better} Filled: no other model is better in both. Order "
+        f"gaps below {_FLOOR:.5f} are drawn there."
     )
+    choices = ", ".join(row["model"] for row in rows if row["choice"])
     alt = f"Scatter plot of {len(rows)} models. {listed}. No other model is better in both than: {choices}."
     return Figure("comparison", draw, alt, caption, height=3.4)
 
@@ -286,8 +255,6 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
     """The figures as one picture file."""
     path = Path(path)
     kind = path.suffix.lower().lstrip(".")
-    if kind not in _FORMATS:
-        raise InputError(f"a picture must end in {', '.join('.' + f for f in _FORMATS)}; got {path.name!r}")
     columns = min(2, len(figures))
     rows = math.ceil(len(figures) / columns)
     buffer = io.BytesIO()
@@ -299,47 +266,29 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def write_report(report: Any, path: str | os.PathLike[str], title: str | None) -> None:
+def write_report(report: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page of one audit."""
-    cases = [_case(case, f"worst{i}", report.feature_names) for i, case in enumerate(report.worst[:3])]
-    curves = [
-        ("Swaps by distance", "distance", report.by_distance),
-        ("Swaps by position", "position", report.by_position),
-        ("Random orders by size", "size", report.by_size),
-        ("States by prefix length", "prefix", report.state_gap or {}),
-    ]
+    cases = [_case(case, f"worst{i}", report.feature_names) for i, case in enumerate(report.worst[:3]) if case.gap > 0]
+    curves = [(_CURVES[key][0], _CURVES[key][2], getattr(report, key)) for key in _CURVES if getattr(report, key)]
+    figures, verdict = report_figures(report), report.verdict()
     page = render(
-        "audit.html.j2",
-        title=title or "Does order matter?",
-        report=report,
-        verdict=report.verdict(),
-        figures=report_figures(report),
-        cases=cases if report.worst_gap > 0 else [],
-        curves=[curve for curve in curves if curve[2]],
+        "audit.html.j2", title=title, report=report, verdict=verdict, figures=figures, cases=cases, curves=curves
     )
     write_atomically(path, page)
 
 
-def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str | None) -> None:
+def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page that compares several audits."""
-    page = render(
-        "comparison.html.j2",
-        title=title or "Which model ignores order?",
-        comparison=comparison,
-        rows=comparison.table(),
-        drawing=comparison_figure(comparison),
-    )
+    rows, drawing = comparison.table(), comparison_figure(comparison)
+    page = render("comparison.html.j2", title=title, comparison=comparison, rows=rows, drawing=drawing)
     write_atomically(path, page)
 
 
 def render(template: str, **values: Any) -> str:
     """A page from one of the package's templates; everything that is not markup is escaped."""
+    loader = PackageLoader("anyorder.audits", "templates")
     environment = Environment(
-        loader=PackageLoader("anyorder.audits", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(short=short, percent=percent, interval=interval)
     environment.globals.update(as_percent=percent)
@@ -347,27 +296,20 @@ def render(template: str, **values: Any) -> str:
 
 
 def _case(case: Any, name: str, features: list[str] | None) -> dict[str, Any]:
-    """What the page says of one worst sample: both orders beside each other, cut to a readable size."""
+    """A worst set for the template: both orders side by side, cut to a readable size."""
     n, width = case.elements.shape
     columns = (features or [f"feature {j}" for j in range(width)])[:_FEATURES_SHOWN]
-
-    def cells(element: int) -> list[str]:
-        return [_value(v) for v in case.elements[element, : len(columns)]]
-
+    cells = [[_value(v) for v in element[: len(columns)]] for element in case.elements]
     places = list(range(n))
     if n > _ROWS_SHOWN:
         places[_ROWS_SHOWN // 2 : -_ROWS_SHOWN // 2] = []
-    rows = [
-        {"place": place, "given": cells(place), "element": int(element), "worst": cells(element)}
-        for place, element in zip(places, case.ordering[places], strict=True)
-    ]
     return {
         "case": case,
         "columns": columns,
         "more_columns": width - len(columns),
-        "rows": rows,
-        "more_rows": n - len(rows),
-        "gap_after": len(rows) // 2,
+        "rows": [(place, cells[place], case.ordering[place], cells[case.ordering[place]]) for place in places],
+        "more_rows": n - len(places),
+        "gap_after": len(places) // 2,
         "figure": worst_figure(case, name),
         "output": _outputs(case.output),
         "worst_output": _outputs(case.worst_output),

@@ -1,291 +1,298 @@
-"""Any predictor as one function: rows of sets in, numbers ``[R, K]`` out.
-
-A predictor may be a torch module, a recurrence, an estimator with ``predict_proba`` or ``predict``, an ONNX
-session, or a function of ``(elements, lengths)`` or of ``elements`` alone. It gets the kind of array that was
-given (numpy or torch, its dtype and device), always a fresh copy.
-"""
+"""Any predictor as one function: sets and their orderings in, outputs ``[R, K]`` out."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, InputTypeError, checked_lengths
-from anyorder.data.sets import join
+from anyorder.checks import InputError, InputTypeError, checked_elements, checked_lengths
+from anyorder.data.sets import SetData
 from anyorder.recurrences.base import Recurrence, owners_of, recurrence
 from anyorder.recurrences.trajectory import tree_leaves
 
+_NUMBERS = 2_000_000  # numbers of the elements of one block
+_ORDERING_NUMBERS = 4  # numbers that cost as much memory as a place in an ordering
+_ROWS = 1024
+_FIRST_ROWS = 64  # rows of the first block under a time budget
 
-def recurrence_of(predict: Any) -> nn.Module | None:
-    """The recurrence a predictor is, or the model with ``recurrence`` and ``encode`` that it is, has or belongs to."""
-    for owner in owners_of(predict):
-        has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
-        if isinstance(owner, Recurrence) or has_one:
-            return owner
-    return None
+Orderings = np.ndarray | Sequence[np.ndarray] | None  # a row per set, of its own places first; None: the given order
 
 
-def in_layout(predict: Any, elements: Any) -> tuple[Any, Any]:
-    """A torch module as its recurrence, and elements that it reads time first as ``[N, T, D]``."""
-    predict = recurrence(predict) if isinstance(predict, nn.RNNBase) else predict
-    time_first = isinstance(predict, Recurrence) and not predict.batch_first
-    return predict, elements.swapaxes(0, 1) if time_first and getattr(elements, "ndim", 0) == 3 else elements
+class Clock:
+    """The time budget, and the progress line on stderr."""
 
+    def __init__(self, seconds: float | None = None, progress: bool | None = False) -> None:
+        self.seconds, self.rows, self.cut = seconds, 0, list[str]()
+        self._begin, self._shown = time.monotonic(), 0.0
+        self._show = sys.stderr.isatty() if progress is None else progress
+        self._phase, self._done, self._total = "", 0, 0
 
-def says_regressor(predict: Any) -> bool:
-    """Whether a predictor is a scikit-learn estimator, or a method of one, that says it is a regressor."""
-    owner = getattr(predict, "__self__", predict)
-    if isinstance(owner, type) or not hasattr(owner, "__sklearn_tags__"):
-        return False
-    from sklearn.base import is_regressor
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begin
 
-    return is_regressor(owner)
+    def past(self, share: float, part: str = "") -> bool:
+        """Whether this share of the time budget is spent; if so, ``part`` of the audit is noted as cut."""
+        over = self.seconds is not None and self.elapsed() > share * self.seconds
+        if over and part and part not in self.cut:
+            self.cut.append(part)
+        return over
 
+    def phase(self, name: str, total: int) -> None:
+        self._phase, self._done, self._total, self._shown = name, 0, total, -1.0
 
-@dataclass(frozen=True)
-class Sets:
-    """The sets as they were given, and ``sizes [N]``.
+    def advance(self, rows: int) -> None:
+        self.rows += rows
+        self._done += rows
+        if self._show and (self._done >= self._total or time.monotonic() > self._shown + 0.2):
+            self._shown = time.monotonic()
+            print(f"\r\033[K{self._phase}: {self._done:,} of {self._total:,}", end="", file=sys.stderr, flush=True)
 
-    An array stays ``elements [N, T, D]`` (numpy or torch). A list of arrays is kept flat, ``elements [total, D]``,
-    set ``i`` from ``starts[i]`` on, and padded only as far as each batch needs. ``ragged`` tells that lengths were
-    given, ``listed`` that the sets came as a list of arrays.
-    """
-
-    elements: Any
-    sizes: np.ndarray
-    ragged: bool
-    listed: bool
-    starts: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, elements: Any, lengths: Any = None) -> Sets:
-        if isinstance(elements, (list, tuple)):
-            if lengths is not None:
-                raise InputError("lengths must be None when elements is a list of arrays: each has its own")
-            flat, sizes = join(elements)
-            if len(flat) == 0:
-                raise InputError(f"elements must hold at least one set with elements; got {len(sizes)} empty sets")
-            kind = flat if isinstance(elements[0], Tensor) else flat.numpy()
-            return cls(kind, sizes, True, True, np.cumsum(sizes) - sizes)
-        if not isinstance(elements, (Tensor, np.ndarray)):
-            raise InputTypeError(
-                "elements must be a tensor or a numpy array [N, T, D], or a list of arrays [n, D]; "
-                f"got {type(elements).__name__}"
-            )
-        if elements.ndim != 3 or 0 in elements.shape:
-            raise InputError(f"elements must have shape [N, T, D], none of them 0; got {list(elements.shape)}")
-        count, longest = elements.shape[:2]
-        if lengths is None:
-            return cls(elements, np.full(count, longest), False, False)
-        checked = checked_lengths(lengths, torch.empty(count, longest, 0))
-        return cls(elements, checked.numpy(), True, False)  # type: ignore[union-attr]
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def features(self) -> int:
-        return int(self.elements.shape[-1])
-
-    @property
-    def longest(self) -> int:
-        return self.width(int(self.sizes.max()))
-
-    def width(self, size: int) -> int:
-        """The length to which a batch is padded whose largest set is of this size."""
-        return int(self.elements.shape[1]) if self.starts is None else max(size, 1)
-
-    def take(self, samples: np.ndarray, orders: np.ndarray | None = None) -> Any:
-        """A copy ``[R, width, D]`` of these samples, each with its elements in the order of its row of ``orders``.
-
-        ``orders [R, M]`` are of the first M elements; what stands behind a set's own size is padding.
-        """
-        sizes = self.sizes[samples]
-        index = np.tile(np.arange(self.width(int(sizes.max()))), (len(samples), 1))
-        if orders is not None:
-            index[:, : orders.shape[1]] = orders[:, : index.shape[1]]
-        if self.starts is None:
-            return self._pick((samples[:, None], index))
-        padding = np.arange(index.shape[1]) >= sizes[:, None]
-        index += self.starts[samples][:, None]
-        index[padding] = 0
-        rows = self._pick((index,))
-        rows[padding if isinstance(rows, np.ndarray) else torch.as_tensor(padding, device=rows.device)] = 0
-        return rows
-
-    def _pick(self, index: tuple[np.ndarray, ...]) -> Any:
-        if isinstance(self.elements, np.ndarray):
-            return self.elements[index]
-        return self.elements.detach()[tuple(torch.as_tensor(i, device=self.elements.device) for i in index)]
+    def close(self) -> None:
+        if self._show:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class Predictor:
-    """``predictor(samples [R], orders [R, T]) -> float64 [R, K]`` on the sets it was made for.
+    """``predictor(rows [R], orderings) -> outputs [R, K]``, float64, for the sets it was made with.
 
-    ``classes``: what the columns stand for, when the predictor knows. ``hard``: it returns classes rather
-    than scores; text is turned into one column a class.
+    ``predict`` may be a torch module, a recurrence, an estimator, an ONNX session, or a function of
+    ``(elements, lengths)`` or of ``elements``. It gets a fresh copy of the kind of array that was given. ``sizes [N]``:
+    the number of elements of each set. ``width`` and ``fill``: the length to which batches are padded (None: the
+    largest set of the batch) and the padding's value. ``columns``: K, once known.
     """
 
-    def __init__(self, predict: Any, sets: Sets, classes: Sequence[Any] | None = None) -> None:
-        self.sets = sets
-        self.hard = False
-        self.evaluations = 0
+    def __init__(
+        self,
+        predict: Any,
+        elements: Any,
+        lengths: Any = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
+            predict = recurrence(predict)
+        self.listed = isinstance(elements, (list, tuple))
+        self.ragged = self.listed or lengths is not None
+        self._read_sets(elements, lengths, getattr(predict, "batch_first", True) is False)
+        self.fill = 0.0
+        self.batch_size, self.clock = batch_size, clock or Clock()
         self.columns: int | None = None
-        own_classes = getattr(predict, "classes_", None)
-        self.knows_classes = own_classes is not None
-        self.classes = list(own_classes) if own_classes is not None else list(classes or [])
+        own = getattr(predict, "classes_", None)
+        self.knows_classes = own is not None
+        self.classes: list[Any] = list(class_names or []) if own is None else list(own)
+        self.returns_classes = False  # rather than scores
         self._call, self._form = self._adapt(predict)
-        self._is_function = self._call is predict
+        self.whole, self.threshold = False, 0.0
+
+    def _read_sets(self, elements: Any, lengths: Any, time_first: bool) -> None:
+        self.width: int | None = None
+        if self.listed:
+            if lengths is not None:
+                raise InputError("lengths must be None when elements is a list: each array has its own length")
+            data = SetData.of(elements)
+            flat, sizes = data.elements, data.lengths
+            numpy = not isinstance(elements[0], Tensor)
+        else:
+            numpy = isinstance(elements, np.ndarray)
+            block = checked_elements(torch.from_numpy(elements) if numpy else elements).detach()
+            block = block.transpose(0, 1) if time_first else block
+            count, self.width = block.shape[:2]
+            known = checked_lengths(lengths, block)
+            sizes = torch.full((count,), self.width) if known is None else known
+            inside = torch.arange(self.width, device=block.device) < sizes.to(block.device)[:, None]
+            flat = block.flatten(0, 1) if known is None else block[inside]
+        self.sizes = sizes.cpu().numpy()
+        flat = flat if len(flat) else flat.new_zeros(1, flat.shape[1])  # all sets are empty
+        self.flat = flat.numpy() if numpy else flat
+        self._starts = np.cumsum(self.sizes) - self.sizes
 
     def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
-        """The call, and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or "list"."""
+        """The call and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or a "list"."""
         if isinstance(predict, Recurrence):
-            return lambda x, n: _flat_state(predict.scan_encoded(*_tensors_for(predict, x, n)).last), "padded"
+
+            def last_state(elements: Any, lengths: Any) -> Tensor:
+                x, n = _tensors_for(predict, elements, lengths)
+                leaves = tree_leaves(predict.scan_encoded(x, n).last)
+                return torch.cat([leaf.flatten(1) for leaf in leaves], dim=1)
+
+            return last_state, "padded"
         if isinstance(predict, nn.Module):
-            takes_lengths = _takes_lengths(_unwrapped(predict).forward)
-            if takes_lengths:
+            if _takes_lengths(_unwrapped(predict).forward):
                 return lambda x, n: predict(*_tensors_for(predict, x, n)), "padded"
             return lambda x: predict(_tensors_for(predict, x)[0]), "exact"
         if hasattr(predict, "predict_proba"):
             return predict.predict_proba, "list"
         if hasattr(predict, "predict"):
-            self.hard = self.knows_classes
+            self.returns_classes = self.knows_classes
             return predict.predict, "list"
         if hasattr(predict, "run") and hasattr(predict, "get_inputs"):
             return _onnx_call(predict)
         if not callable(predict) or isinstance(predict, type):
             raise InputTypeError(
-                "predict must be a function of (elements, lengths), a torch module, a recurrence, an estimator "
-                f"with predict, or an ONNX session; got {predict!r}"
+                "predict must be a function of (elements, lengths), a torch module, a recurrence, an estimator or an "
+                f"ONNX session; got {predict!r}"
             )
         if _takes_lengths(predict):
             return predict, "padded"
-        return predict, "list" if self.sets.listed else "exact"
+        return predict, "list" if self.listed else "exact"
 
     @property
     def takes_lengths(self) -> bool:
         return self._form != "exact"
 
-    def __call__(self, samples: np.ndarray, orders: np.ndarray | None = None, *, watch: bool = False) -> np.ndarray:
-        """Outputs of ``samples`` in the order given by ``orders``; ``watch``: refuse a predictor that writes."""
-        elements = self.sets.take(samples, orders)
-        sizes = self.sets.sizes[samples]
-        before = _copy(elements) if watch else None
-        try:
-            with torch.no_grad():
-                outputs = self._rows(elements, sizes)
-        except (InputError, InputTypeError):
-            raise
-        except Exception as error:
-            raise self._explain(error, samples) from error
-        if before is not None and not _same(before, elements):
-            raise InputError(
-                "predict changed its input in place; its answer would depend on what ran before "
-                "(let it work on a copy: predict=lambda elements, lengths: f(elements.copy(), lengths))"
-            )
+    def take(self, rows: np.ndarray, orderings: Orderings = None) -> Any:
+        """A copy ``[R, width, D]`` of these sets, each in its ordering."""
+        sizes = self.sizes[rows]
+        width = self.width or max(int(sizes.max()), 1)
+        places = np.tile(np.arange(width), (len(rows), 1))
+        if isinstance(orderings, np.ndarray):
+            places[:, : orderings.shape[1]] = orderings
+        elif orderings is not None:
+            for row, ordering in zip(places, orderings, strict=True):
+                row[: len(ordering)] = ordering
+        padding = np.arange(width) >= sizes[:, None]
+        places += self._starts[rows][:, None]
+        places[padding] = 0
+        if isinstance(self.flat, np.ndarray):
+            copy = self.flat[places]
+            copy[padding] = self.fill
+            return copy
+        elements = self.flat[torch.from_numpy(places).to(self.flat.device)]
+        return elements.masked_fill_(torch.from_numpy(padding).to(self.flat.device)[:, :, None], self.fill)
+
+    def __call__(self, rows: np.ndarray, orderings: Orderings = None) -> np.ndarray:
+        """The outputs for these sets in these orderings, in one call of ``predict``."""
+        with torch.no_grad():
+            outputs = self._outputs(self.take(rows, orderings), self.sizes[rows])
         if not np.isfinite(outputs).all():
             row = int((~np.isfinite(outputs)).any(axis=1).argmax())
-            where = "as given" if orders is None else f"in the order {orders[row, : sizes[row]].tolist()}"
-            raise InputError(f"predict returned NaN or an infinite value for sample {samples[row]} {where}")
-        self.evaluations += len(samples)
+            order = (
+                "the given order"
+                if orderings is None
+                else f"the order {orderings[row][: self.sizes[rows[row]]].tolist()}"
+            )
+            raise InputError(f"predict must return finite numbers; got others for set {rows[row]} in {order}")
+        self.clock.advance(len(rows))
         return outputs
 
-    def _rows(self, elements: Any, sizes: np.ndarray) -> np.ndarray:
+    def _outputs(self, elements: Any, sizes: np.ndarray) -> np.ndarray:
         if self._form == "list":
-            ragged = [row[:size] for row, size in zip(elements, sizes.tolist(), strict=True)]
-            return self._numbers(self._call(ragged), len(sizes))
+            return self._ask(sizes, [row[:n] for row, n in zip(elements, sizes, strict=True)])
         if self._form == "padded":
-            lengths: Any = None
-            if self.sets.ragged:
-                lengths = sizes.copy()
-                if isinstance(elements, Tensor):
-                    lengths = torch.as_tensor(lengths, device=elements.device)
-            return self._numbers(self._call(elements, lengths), len(sizes))
-        outputs: np.ndarray | None = None
-        for size in np.unique(sizes):
-            rows = np.flatnonzero(sizes == size)
-            part = elements if len(rows) == len(sizes) else elements[rows]
-            numbers = self._numbers(self._call(part[:, : int(size)]), len(rows))
-            outputs = np.empty((len(sizes), numbers.shape[1])) if outputs is None else outputs
-            outputs[rows] = numbers
-        assert outputs is not None
-        return outputs
+            lengths: Any = sizes.copy() if self.ragged else None
+            if self.ragged and isinstance(elements, Tensor):
+                lengths = torch.as_tensor(lengths, device=elements.device)
+            return self._ask(sizes, elements, lengths)
+        places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+        parts = [self._ask(sizes[rows], elements[rows, : int(sizes[rows[0]])]) for rows in places]
+        return np.concatenate(parts)[np.argsort(np.concatenate(places))]
 
-    def _numbers(self, output: Any, rows: int) -> np.ndarray:
-        """What predict returned as float64 ``[rows, K]``."""
-        if isinstance(output, Tensor):
-            output = output.detach().cpu()
-            output = (output.float() if output.dtype == torch.bfloat16 else output).numpy()
+    def _ask(self, sizes: np.ndarray, *arguments: Any) -> np.ndarray:
+        """What predict returns as float64 ``[R, K]``; class names become one column a class."""
         try:
+            output = self._call(*arguments)
+            if isinstance(output, Tensor):
+                output = output.detach().cpu()
+                output = output.float() if output.dtype == torch.bfloat16 else output
             values = np.asarray(output)
-        except ValueError:
-            raise InputError("predict must return one array [R] or [R, K]; got rows of different shapes") from None
-        if values.ndim not in (1, 2) or values.shape[0] != rows or values.size == 0:
+        except Exception as error:
+            form = {"list": "a list of arrays [n, D]", "padded": "(elements, lengths)", "exact": "elements"}[self._form]
             raise InputError(
-                f"predict must return an array [R] or [R, K], one row a sample; for {rows} samples it returned "
-                f"shape {list(values.shape)}"
-            )
-        if values.dtype.kind in "USO" or (self.hard and values.ndim == 1):
-            values = self._one_column_a_class(values.reshape(rows, -1)[:, 0])
-        elif values.dtype.kind not in "biuf":
-            raise InputTypeError(f"predict must return numbers or class names; got dtype {values.dtype}")
-        values = values.reshape(rows, -1).astype(np.float64)
-        if self.columns is None:
-            self.columns = values.shape[1]
-        if values.shape[1] != self.columns:
+                f"predict failed on {form} with sets of {sizes.min()} to {sizes.max()} elements "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        self.returns_classes |= values.dtype.kind in "USO"
+        if self.returns_classes and values.shape in ((len(sizes),), (len(sizes), 1)):
+            names = values.ravel().tolist()
+            if unknown := [name for name in names if name not in self.classes]:
+                raise InputError(f"class_names must hold every class that predict returns; {unknown[0]!r} is missing")
+            values = np.eye(len(self.classes))[[self.classes.index(name) for name in names]]
+        rows = values.reshape(len(values), -1) if values.ndim in (1, 2) else np.empty((0, 0))
+        if rows.shape != (len(sizes), self.columns or max(rows.shape[1], 1)) or values.dtype.kind not in "biuf":
             raise InputError(
-                f"predict must always return the same number of columns; it returned {self.columns} first "
-                f"and then {values.shape[1]}"
+                f"predict must return numbers or class names, [R] or [R, K] with the same K in every call; "
+                f"got {values.dtype} of shape {list(values.shape)} for {len(sizes)} sets"
             )
-        return values
+        self.columns = rows.shape[1]
+        return rows.astype(np.float64)
 
-    def _one_column_a_class(self, named: np.ndarray) -> np.ndarray:
-        if not self.classes:
-            raise InputError("predict returned class names; pass class_names=[...], all it may return")
-        index = {name: i for i, name in enumerate(self.classes)}
-        self.hard = True
-        try:
-            return np.eye(len(index))[[index[name] for name in named.tolist()]]
-        except KeyError as unknown:
-            raise InputError(f"predict returned the class {unknown}, which is not in {self.classes}") from None
+    # Blocks
+    def block_rows(self, size: int) -> int:
+        """The number of rows of a block whose largest set is of this size; one row is always taken whole."""
+        if self.batch_size is not None:
+            return self.batch_size
+        row = max(self.width or size, 1) * max(int(self.flat.shape[1]), _ORDERING_NUMBERS)
+        rows = min(max(1, _NUMBERS // row), _ROWS)
+        if self.clock.seconds is None:
+            return rows
+        pace = self.clock.rows / max(self.clock.elapsed(), 1e-9)
+        return min(rows, max(1, int(0.05 * self.clock.seconds * pace)) if self.clock.rows else _FIRST_ROWS)
 
-    def _explain(self, error: Exception, samples: np.ndarray) -> InputError:
-        """Say whether predict fails on every set or only on the small ones."""
-        cause = f"{type(error).__name__}: {error}"
-        samples = np.append(samples, self.sets.sizes.argmax())
-        sizes = self.sets.sizes[samples]
-        distinct = np.unique(sizes)
-        works = []
-        for size in distinct:
-            try:
-                with torch.no_grad():
-                    one = samples[sizes == size][:1]
-                    self._rows(self.sets.take(one), self.sets.sizes[one])
-                works.append(size)
-            except Exception:
-                continue
-        if works and len(works) < len(distinct):
-            needs = min(works)
-            failed = sorted(set(distinct.tolist()) - set(works))
-            hint = (
-                f"it works from {needs} elements on; leave smaller sets out"
-                if max(failed) < needs
-                else ("leave those out")
-            )
-            return InputError(f"predict failed on sets of size {_join(failed)} ({cause}); {hint}")
-        hint = ""
-        if self._form == "list" and self._is_function:
-            hint = (
-                "; it was given a list of arrays [n, D], as the sets came: let it take (elements, lengths), or pass "
-                "elements and lengths (anyorder.pad makes them of a list), and it gets arrays"
-            )
-        return InputError(f"predict failed on sets of size {_join(distinct.tolist())} ({cause}){hint}")
+    def blocks(self, rows: np.ndarray) -> Iterator[slice]:
+        """Slices of ``rows``, in their order, of the size of a block each."""
+        sizes, begin = self.sizes[rows], 0
+        while begin < len(rows):
+            count = self.block_rows(1)
+            while count > (fit := self.block_rows(int(sizes[begin : begin + count].max()))):
+                count = max(fit, count // 2)
+            yield slice(begin, begin + count)
+            begin += count
+
+    # Classes and labels
+    def learn_kind(self, given: np.ndarray) -> None:
+        """Tell class numbers, probabilities and scores apart by the outputs in the given order."""
+        self.whole = bool((given == np.round(given)).all())
+        self.threshold = 0.5 if ((given >= 0) & (given <= 1)).all() else 0.0
+
+    def class_of(self, outputs: np.ndarray) -> np.ndarray:
+        """The predicted class numbers ``[R]``."""
+        if outputs.shape[1] > 1:
+            return outputs.argmax(axis=1)
+        if self.whole:
+            return np.round(outputs[:, 0]).astype(np.int64)
+        return (outputs[:, 0] > self.threshold).astype(np.int64)
+
+    def truth(self, labels: Any, task: str) -> np.ndarray:
+        """``labels`` as class numbers ``[N]`` or values ``[N, K]``."""
+        values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        count = len(self.sizes)
+        values = values.reshape(len(values), -1) if values.ndim else values[None, None]
+        if task == "regression":
+            if values.shape != (count, self.columns) or not np.isfinite(values := values.astype(np.float64)).all():
+                raise InputError(f"labels must be finite numbers [{count}, {self.columns}]; got {list(values.shape)}")
+            return values
+        text = values.dtype.kind in "USO"
+        own = self.columns == 1 and self.whole and not text  # predict returns class numbers itself
+        allowed = self.classes if self.knows_classes or text else list(range(max(self.columns or 0, 2)))
+        unknown = [] if own else [value for value in values.ravel().tolist() if value not in allowed]
+        if values.shape != (count, 1) or unknown:
+            got = f"got {unknown[:5]}" if unknown else f"got shape {list(values.shape)}"
+            raise InputError(f"labels must be {count} classes, one per set, out of {allowed[:9]}; {got}")
+        return (
+            values[:, 0].astype(np.int64)
+            if own
+            else np.array([allowed.index(value) for value in values[:, 0].tolist()])
+        )
+
+
+def recurrence_of(predict: Any) -> nn.Module | None:
+    """The recurrence, or the model with ``recurrence`` and ``encode``, that a predictor is, has or belongs to."""
+    if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
+        return recurrence(predict)
+    for owner in owners_of(predict):
+        has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
+        if isinstance(owner, Recurrence) or has_one:
+            return owner
+    return None
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -297,20 +304,19 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _takes_lengths(function: Callable[..., Any]) -> bool:
-    """Whether a function of the elements also takes their lengths, by name or as a second needed argument."""
+    """Whether a function takes lengths too, by name or as a second needed argument."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    if "lengths" in parameters:
-        return True
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in positional if p.default is p.empty]
-    return len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    many = len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    return many or "lengths" in parameters
 
 
 def _tensors_for(module: nn.Module, elements: Any, lengths: Any = None) -> tuple[Tensor, Tensor | None]:
-    """``elements`` as the module's parameters want them, when they came as numpy, and ``lengths`` beside them."""
+    """Tensors of what was given; numbers from numpy become the dtype and device of the module's parameters."""
     tensor = torch.as_tensor(elements)
     parameter = next(module.parameters(), None)
     if not isinstance(elements, Tensor) and parameter is not None and tensor.is_floating_point():
@@ -318,43 +324,18 @@ def _tensors_for(module: nn.Module, elements: Any, lengths: Any = None) -> tuple
     return tensor, None if lengths is None else torch.as_tensor(lengths, device=tensor.device)
 
 
-def _flat_state(state: Any) -> Tensor:
-    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in tree_leaves(state)], dim=1)
-
-
 def _onnx_call(session: Any) -> tuple[Callable[..., Any], str]:
     inputs = [node.name for node in session.get_inputs()]
-    if "state_0" in inputs:
-        part = "one step" if "element" in inputs else "the read-out"
+    if "state_0" in inputs or len(inputs) > 2:
         raise InputError(
-            f"this ONNX session is {part} of an exported recurrence (it takes {', '.join(inputs)}) and reads no whole "
-            "set; pass the model itself (anyorder.load of its folder), or a function of (elements, lengths) that runs "
-            "the step over a set's elements and then the read-out"
+            f"predict must be an ONNX session that takes elements, or elements and lengths; this one takes {inputs}. "
+            "An exported step or read-out reads no whole set: pass the model itself (anyorder.load of its folder)"
         )
 
-    def numpy(value: Any) -> Any:
-        return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-
     def run(elements: Any, lengths: Any = None) -> Any:
-        given = [elements] if len(inputs) == 1 else [elements, lengths]
-        if len(given) == 2 and lengths is None:
-            given[1] = np.full(len(elements), elements.shape[1], dtype=np.int64)
-        return session.run(None, dict(zip(inputs, map(numpy, given), strict=True)))[0]
+        if lengths is None:
+            lengths = np.full(len(elements), elements.shape[1], dtype=np.int64)
+        values = (np.asarray(value.cpu() if isinstance(value, Tensor) else value) for value in (elements, lengths))
+        return session.run(None, dict(zip(inputs, values, strict=False)))[0]
 
-    if len(inputs) > 2:
-        raise InputError(f"an ONNX session must take elements, or elements and lengths; it takes {inputs}")
     return run, "exact" if len(inputs) == 1 else "padded"
-
-
-def _copy(elements: Any) -> Any:
-    return elements.clone() if isinstance(elements, Tensor) else elements.copy()
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal, NaN counting as equal to itself (padding and missing values may be NaN)."""
-    return bool(((one == other) | ((one != one) & (other != other))).all())
-
-
-def _join(sizes: list[int]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown if len(sizes) <= 8 else f"{shown} and {len(sizes) - 8} more"

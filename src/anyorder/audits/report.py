@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from anyorder.audits.intervals import Estimate, Interval, interval, percent, short
+from anyorder.checks import extra
 
-ROUNDING = 1e-4  # of the spread between samples: below, a difference has no practical meaning
-_ROUNDING_OF_OUTPUT = 1e-6  # the same of the output itself, where there is no spread to compare with
+ROUNDING = 1e-4  # of the difference between sets: a smaller one has no practical meaning
+_ROUNDING_OF_OUTPUT = 1e-6  # the same of the output itself, where all sets get the same one
+_BLURRED = {
+    "random": ("The predictor is random", "Make it deterministic (evaluation mode, a fixed seed) and audit again."),
+    "batch": ("The output for a set depends on the other sets in the batch", "Audit again with batch_size=1."),
+}
+_CURVES = {"by_distance": "distance", "by_position": "position", "by_size": "size", "state_gap": "prefix"}
+_ARRAYS = ("set_gaps", "sizes", "audited", "worst", "feature_names")  # not in to_dict
 
 
 @dataclass(frozen=True)
 class WorstCase:
-    """A sample and the ordering of it that moved the output most; ``exact``: all its orderings were tried."""
+    """The ordering of set ``index`` that moved its output most; ``exact``: all its orderings were tried."""
 
-    sample: int
+    index: int
     name: str
     gap: float
     ordering: np.ndarray
@@ -43,22 +50,25 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`audit` measured.
+    """What :func:`anyorder.audit` measured. ``x`` is a set as given, ``xπ`` in a random order, ``y`` another set.
 
-    ``output_gap``: mean of |f(xπ) − f(x)| over samples, orderings and output components; ``order_gap``: the
-    same divided by ``spread``, the mean |f(x) − f(y)| between different samples. ``flip_rate``
-    (classification): how often a random ordering changes the predicted class. ``by_distance[d]``: the gap of
-    swapping two elements d apart; ``by_position[p]``: of swapping the element at position p (from 0) with any
-    other; ``by_size[n]``: of a random ordering of sets of n elements (with many sizes, of n and up to the next
-    key); ``state_gap[m]`` (a recurrence): mean squared distance between the states after the first m elements in
-    the given and in a random order, over that between different samples (at least the states' rounding error; where
-    all of them are the same zeros and order moves some, m is left out). Each value of these is an
-    :class:`~anyorder.estimates.Estimate`: a float with ``ci`` and ``samples``. ``worst_ordering`` are the
-    positions of ``worst_set``'s elements in the order that gave ``worst_gap``. Intervals are 95 % bootstrap
-    intervals over samples, None of one sample; of a flip rate equal in all samples, exact bounds. ``audited``: the
-    samples that ``set_gaps`` and ``sizes`` speak of, fewer than were given where the time budget was short;
-    ``repeat_gap`` is None where it left no time to ask twice. ``batch_gap``: how far an answer moves with the other
-    sets in the batch, 0 where it does not.
+    - ``output_gap``: mean |f(xπ) − f(x)| over sets, orderings and output columns; ``spread``: mean |f(x) − f(y)|.
+    - ``order_gap``: the root mean square of f(xπ) − f(x) over that of f(x) − f(y). 0: order is ignored. Near 1: order
+      matters as much as content.
+    - ``flip_rate`` (classification): how often a random order changes the predicted class; ``flips``: from which class
+      to which; ``ever_flipped``: for which share of the sets some did.
+    - ``by_distance[d]``: the mean change of the output when two elements d apart are swapped; ``by_position[p]``: when
+      the element at position p (from 0) is swapped with any other; ``by_size[n]``: under a random order of sets of n
+      elements (with many sizes, of n up to the next key).
+    - ``state_gap[m]`` (a recurrence): the order gap of the states after m elements.
+    - ``worst``: the worst orderings found, the worst first; ``worst_gap``, ``worst_set`` and ``worst_ordering`` of it.
+    - ``accuracy``, ``rmse``, ``…_shuffled``: with labels.
+    - ``repeat_gap``: mean change when a set is read again in the same order (None: no time). ``blurred``: "random" or
+      "batch" if that change is not rounding but noise, or due to the other sets in the batch; else "".
+    - ``audited``: the sets behind ``set_gaps`` and ``sizes``; fewer than were given if the time budget was short.
+
+    The curves' values are :class:`Estimate`: floats with ``ci`` and ``sets``. Intervals are 95 % bootstrap intervals
+    over sets, None for one set. A flip rate equal in all sets has exact bounds.
     """
 
     task: str
@@ -67,6 +77,7 @@ class Report:
     output_gap: float
     output_gap_ci: Interval | None
     spread: float
+    order_gap: float
     flip_rate: float | None
     flip_rate_ci: Interval | None
     ever_flipped: float | None
@@ -75,9 +86,6 @@ class Report:
     by_position: dict[int, Estimate]
     by_size: dict[int, Estimate]
     state_gap: dict[int, Estimate] | None
-    worst_gap: float
-    worst_set: int | None
-    worst_ordering: np.ndarray | None
     worst: list[WorstCase]
     accuracy: float | None
     accuracy_shuffled: float | None
@@ -85,25 +93,25 @@ class Report:
     rmse_shuffled: float | None
     set_gaps: np.ndarray
     sizes: np.ndarray
+    audited: np.ndarray
     repeat_gap: float | None
-    random: bool
+    blurred: str
     evaluations: int
     seconds: float
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     feature_names: list[str] | None = None
-    audited: np.ndarray | None = None
-    batch_gap: float = 0.0
 
     @property
-    def order_gap(self) -> float:
-        if self.output_gap == 0:
-            return 0.0
-        return self.output_gap / self.spread if self.spread > 0 else float("inf")
+    def worst_gap(self) -> float:
+        return self.worst[0].gap if self.worst else 0.0
 
     @property
-    def blurred(self) -> bool:
-        """Whether more than the order of a set moves its output: chance, or the other sets in the batch."""
-        return self.random or self.batch_gap > 0
+    def worst_set(self) -> int | None:
+        return self.worst[0].index if self.worst else None
+
+    @property
+    def worst_ordering(self) -> np.ndarray | None:
+        return self.worst[0].ordering if self.worst else None
 
     @property
     def searched(self) -> bool:
@@ -120,38 +128,36 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, ready for JSON."""
-        plain = {
-            key: value
-            for key, value in vars(self).items()
-            if key not in ("set_gaps", "sizes", "worst", "worst_ordering", "flips", "feature_names", "audited")
-        }
-        for key, name in (("by_distance", "distance"), ("by_position", "position"), ("by_size", "size")):
-            plain[key] = _records(getattr(self, key), name)
-        plain["state_gap"] = None if self.state_gap is None else _records(self.state_gap, "prefix")
+        plain = {key: _finite(value) for key, value in vars(self).items() if key not in _ARRAYS}
+        for key, name in _CURVES.items():
+            curve = getattr(self, key)
+            plain[key] = (
+                None
+                if curve is None
+                else [
+                    {name: at, "gap": float(value), "low": (value.ci or (None,))[0], "high": (value.ci or (None,))[-1]}
+                    | {"sets": value.sets}
+                    for at, value in curve.items()
+                ]
+            )
+        plain["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
+        plain |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
         plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
-        plain["flips"] = [{"from": a, "to": b, "rate": rate} for a, b, rate in self.flips]
-        plain["order_gap"] = self.order_gap if np.isfinite(self.order_gap) else None
-        for key in ("output_gap_ci", "flip_rate_ci"):
-            plain[key] = None if plain[key] is None else list(plain[key])
-        plain["verdict"] = str(self)
         return plain
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the figures into one picture; the ending (.png, .svg, .pdf) decides the format."""
-        from anyorder.audits.page import report_figures, save_picture
+        """Draw the figures into one picture; the ending (.png, .svg, .pdf) is the format."""
+        page = _page()
+        page.save_picture(page.report_figures(self), path)
 
-        save_picture(report_figures(self), path)
-
-    def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write one self-contained page: verdict, pictures, worst samples, numbers, how it was measured."""
-        from anyorder.audits.page import write_report
-
-        write_report(self, path, title)
+    def html(self, path: str | os.PathLike[str], *, title: str = "Does order matter?") -> None:
+        """Write one self-contained page: verdict, pictures, worst sets, numbers, how it was measured."""
+        _page().write_report(self, path, title)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Reports of several models on the same sets and orderings, by name."""
+    """The reports of several models on the same sets and orderings, by name."""
 
     reports: dict[str, Report]
 
@@ -159,126 +165,84 @@ class Comparison:
         return self.reports[name]
 
     def table(self) -> list[dict[str, Any]]:
-        """One row a model: its score (accuracy, or RMSE) as given and shuffled, and its order gap.
+        """One row per model: its metric as given and shuffled, and its gaps.
 
-        ``choice`` marks the models no other beats in both score and gap.
+        ``choice`` marks the models that no other beats in both metric and order gap.
         """
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name, report in self.reports.items():
-            classifies = report.task == "classification"
-            rows.append(
-                {
-                    "model": name,
-                    "metric": "accuracy" if classifies else "rmse",
-                    "score": report.accuracy if classifies else report.rmse,
-                    "shuffled": report.accuracy_shuffled if classifies else report.rmse_shuffled,
-                    "order_gap": report.order_gap,
-                    "output_gap": report.output_gap,
-                    "flip_rate": report.flip_rate,
-                    "worst_gap": report.worst_gap,
-                }
-            )
+            metric = "accuracy" if report.task == "classification" else "rmse"
+            row = {key: getattr(report, key) for key in ("order_gap", "output_gap", "flip_rate", "worst_gap")}
+            scores = {"score": getattr(report, metric), "shuffled": getattr(report, f"{metric}_shuffled")}
+            rows.append({"model": name, "metric": metric, **scores, **row})
         for row in rows:
             row["choice"] = not any(_beats(other, row) for other in rows)
         return rows
 
     def __str__(self) -> str:
-        rows = self.table()
-        steady, text = self._steadiest(rows)
-        scored = [row for row in rows if row["score"] is not None]
-        if scored:
-            best = _best(scored)
-            score = percent(best["score"]) if best["metric"] == "accuracy" else short(best["score"])
-            named = f"has the best {'accuracy' if best['metric'] == 'accuracy' else 'RMSE'} ({score})"
-            beside = "" if steady is None else f" with a relative gap of {short(best['order_gap'])}"
-            text += f" and {named}" if best is steady else f"; {best['model']} {named}{beside}"
-        random = [name for name, report in self.reports.items() if report.random]
-        mates = [name for name, report in self.reports.items() if report.batch_gap > 0]
-        text += f". Random, so that the gap is partly noise: {', '.join(random)}" if random else ""
-        return text + (f". Answers depend on the other sets in the batch: {', '.join(mates)}." if mates else ".")
-
-    def _steadiest(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
-        """The row of the model that depends on order least, None where that cannot be told, and a clause about it."""
-        if not any((report.sizes >= 2).any() for report in self.reports.values()):
-            return None, "No set has two elements, so there is nothing to reorder"
-        told = [row for row in rows if not self.reports[row["model"]].blurred]
-        if not told:
-            return None, "The effect of order cannot be told apart"
-        ignoring = [row for row in told if self.reports[row["model"]].verdict().tone == "good"]
-        steady = min(ignoring or told, key=lambda row: row["order_gap"])
-        gap = steady["order_gap"]
-        if ignoring:
-            return steady, f"{steady['model']} ignores order"
-        if not np.isfinite(gap):
-            return None, "Different sets get the same output, so there is nothing to compare the effect of order with"
-        rarely = f", largest difference {short(steady['worst_gap'])}" if gap <= ROUNDING else ""
-        return steady, f"{steady['model']} depends on order least (relative gap {short(gap)}{rarely})"
+        rows = [["model", "order gap", "flip rate", "metric", "shuffled", "choice"]]
+        for row in self.table():
+            write = percent if row["metric"] == "accuracy" else short
+            scores = [short(np.nan) if score is None else write(score) for score in (row["score"], row["shuffled"])]
+            flips = short(np.nan) if row["flip_rate"] is None else percent(row["flip_rate"])
+            choice = self.reports[row["model"]].blurred or ("choice" if row["choice"] else "")
+            rows.append([row["model"], short(row["order_gap"]), flips, *scores, choice])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The table and every report, ready for JSON."""
-        rows = [
-            {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
-            for row in self.table()
-        ]
+        rows = [{key: _finite(value) for key, value in row.items()} for row in self.table()]
         return {"table": rows, "reports": {name: report.to_dict() for name, report in self.reports.items()}}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw score against order gap, one point a model."""
-        from anyorder.audits.page import comparison_figure, save_picture
+        """Draw the metric against the order gap, one point per model."""
+        page = _page()
+        page.save_picture([page.comparison_figure(self)], path)
 
-        save_picture([comparison_figure(self)], path)
-
-    def html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+    def html(self, path: str | os.PathLike[str], *, title: str = "Which model ignores order?") -> None:
         """Write one self-contained page that compares the models."""
-        from anyorder.audits.page import write_comparison
+        _page().write_comparison(self, path, title)
 
-        write_comparison(self, path, title)
+
+def _page() -> Any:
+    return extra("anyorder.audits.page", "audit", "a page or a picture")
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _verdict(report: Report) -> Verdict:
     movable = int((report.sizes >= 2).sum())
-    tried = f"{report.orderings * movable:,} random orderings of {movable:,} sets"
-    worst = f"The largest difference found is {short(report.worst_gap)}"
-    if report.worst_set is not None:
-        worst += f" (sample {report.worst[0].name})"
-    if report.random and report.repeat_gap is not None:
+    if report.blurred:
+        cause, advice = _BLURRED[report.blurred]
         return Verdict(
             "fair",
-            "The predictor is random, so the effect of order cannot be told apart.",
-            f"Asked twice for the same order, its answers are {short(report.repeat_gap)} apart on average; in "
-            f"another order {short(report.output_gap)}. Make it deterministic and audit again.",
-        )
-    if report.batch_gap > 0:
-        return Verdict(
-            "fair",
-            "The answer for a set depends on the other sets in the batch, so the effect of order cannot be told apart.",
-            f"Asked in smaller batches, the answers are {short(report.batch_gap)} away on average; in another order "
-            f"{short(report.output_gap)}. Audit again with batch_size=1, or make each answer depend on its own set.",
+            f"{cause}, so the effect of order cannot be told apart.",
+            f"Read again in the same order, a set moves the output by {short(report.repeat_gap or 0.0)} on average, in "
+            f"another order by {short(report.output_gap)}. {advice}",
         )
     if movable == 0:
-        return Verdict(
-            "fair", "There is nothing to reorder.", "No set has two elements; audit larger sets to learn about order."
-        )
+        return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
     if report.worst_gap == 0:
         search = ", and no ordering of the search," if report.searched else ""
-        detail = f"None of the {tried}{search} changed the output at all."
-        if report.flip_rate_ci is not None:
-            detail += (
-                f" At 95 %, a random order changes the class in at most {percent(report.flip_rate_ci[1])} of cases."
-            )
-        return Verdict("good", "Order does not matter.", detail)
+        tried = f"{report.orderings * movable:,} random orderings of {movable:,} sets{search}"
+        bound = (
+            ""
+            if report.flip_rate_ci is None
+            else (f" At 95 %, a random order changes the class in at most {percent(report.flip_rate_ci[1])} of cases.")
+        )
+        return Verdict("good", "Order does not matter.", f"None of the {tried} changed the output.{bound}")
+    worst = f"The largest change found is {short(report.worst_gap)} (set {report.worst[0].name})"
     flipped = report.flip_rate or 0.0
     size = float(np.abs(report.worst[0].output).mean())
     if report.worst_gap <= (ROUNDING * report.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
-        beside = f"two different sets are {short(report.spread)} apart on average"
-        return Verdict(
-            "good",
-            "Order makes no practical difference.",
-            f"{worst}, while {beside if report.spread > 0 else f'the output itself is about {short(size)}'}.",
-        )
+        beside = f"two different sets differ by {short(report.spread)} on average"
+        beside = beside if report.spread > 0 else f"the output itself is about {short(size)}"
+        return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
     moved = f"moves the output by {short(report.output_gap)} on average{_in_words(report.output_gap_ci, short)}"
-    if report.spread > 0:
-        moved += f", where two different sets are {short(report.spread)} apart"
+    moved += f", where two different sets differ by {short(report.spread)}" if report.spread > 0 else ""
     if report.flip_rate is not None:
         flips = f"{percent(report.flip_rate)} of cases{_in_words(report.flip_rate_ci, percent)}"
         moved = f"changes the predicted class in {flips} and {moved}"
@@ -289,10 +253,12 @@ def _verdict(report: Report) -> Verdict:
     if report.spread == 0:
         alike = "There is one set only" if report.sets == 1 else "All sets get the same output"
         detail += f" {alike}, so there is no difference between sets to compare this with."
-    if report.accuracy is not None and report.accuracy_shuffled is not None:
-        detail += f" Accuracy is {percent(report.accuracy)} as given and {percent(report.accuracy_shuffled)} shuffled."
-    if report.rmse is not None and report.rmse_shuffled is not None:
-        detail += f" RMSE is {short(report.rmse)} as given and {short(report.rmse_shuffled)} shuffled."
+    for name, given, shuffled, write in (
+        ("Accuracy", report.accuracy, report.accuracy_shuffled, percent),
+        ("RMSE", report.rmse, report.rmse_shuffled, short),
+    ):
+        if given is not None and shuffled is not None:
+            detail += f" {name} is {write(given)} as given and {write(shuffled)} shuffled."
     return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
 
 
@@ -300,26 +266,13 @@ def _in_words(ci: Interval | None, write: Callable[[float], str]) -> str:
     return "" if ci is None else f" (95 % interval {interval(ci, write)})"
 
 
+def _loss(row: dict[str, Any]) -> float:
+    return -row["score"] if row["metric"] == "accuracy" else row["score"]
+
+
 def _beats(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """At least as good in score and gap, and better in one."""
-    gain = 0.0
-    if one["score"] is not None and other["score"] is not None:
-        gain = one["score"] - other["score"] if one["metric"] == "accuracy" else other["score"] - one["score"]
+    """At least as good in metric and order gap, and better in one."""
+    scored = one["score"] is not None and other["score"] is not None
+    gain = _loss(other) - _loss(one) if scored else 0.0
     steadier = other["order_gap"] - one["order_gap"]
     return gain >= 0 and steadier >= 0 and (gain > 0 or steadier > 0)
-
-
-def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    pick: Callable[..., Any] = max if rows[0]["metric"] == "accuracy" else min
-    return pick(rows, key=lambda row: row["score"])
-
-
-def _records(estimates: dict[int, Estimate], name: str) -> list[dict[str, Any]]:
-    return [
-        {name: key, "gap": float(value), **_bounds(value.ci), "samples": value.sets} for key, value in estimates.items()
-    ]
-
-
-def _bounds(ci: Interval | None) -> dict[str, float | None]:
-    low, high = ci or (None, None)
-    return {"low": low, "high": high}

@@ -1,34 +1,31 @@
-"""How much order matters to a predictor: figures with intervals, the worst ordering found, a page.
+"""How much order matters to a predictor: one audit, from the calls to the report.
 
-``x`` is a set in the given order, ``xπ`` the same set in a uniformly random one. Everything is measured by asking
-the predictor: it may be a torch module, a recurrence, an estimator, an ONNX session or a function of arrays.
+``x`` is a set in its given order, ``xπ`` the same set in a uniformly random one, ``f`` the predictor.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
-from anyorder.audits.asking import Asker, Clock
-from anyorder.audits.intervals import Estimate, bootstrap_interval, estimate, rate_interval, short
-from anyorder.audits.labels import Judge
-from anyorder.audits.predictor import Predictor, Sets, in_layout, recurrence_of, says_regressor
+from anyorder.audits.intervals import Estimate, bootstrap_interval, estimate, rate_interval
+from anyorder.audits.predictor import Clock, Predictor, recurrence_of
 from anyorder.audits.report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.audits.worst_order import search_orderings
-from anyorder.checks import InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import tree_leaves
 
-_CURVE_SAMPLES = 256  # samples whose swaps are measured
+_CURVE_SETS = 256  # sets whose swaps are measured
 _CURVE_DRAWS = 4
 _CURVE_POINTS = 24
+_REPEATED = 256  # sets that are read twice in the same order
 
 
 def audit(
@@ -49,19 +46,26 @@ def audit(
     feature_names: Sequence[str] | None = None,
     set_names: Sequence[str] | None = None,
 ) -> Any:
-    """Measure how much the order of the elements matters to ``predict``; a dict of predictors is compared.
+    """A :class:`Report` of how much the order of the elements matters to ``predict``.
 
-    ``predict(elements, lengths) -> [R]`` or ``[R, K]`` gets the kind of array given: ``elements [N, T, D]`` numpy or
-    torch, or a list of arrays ``[n, D]``, which estimators and functions of one argument get as a list. More
-    than one output column means classification (``task="auto"``); one column is a class if it is text, and with
-    ``task="classification"`` a probability (all within 0 and 1: threshold 0.5), a score (threshold 0) or a
-    class number. ``labels``: class numbers or names, or values, for accuracy or RMSE as given and shuffled.
-
-    ``orderings`` orderings a sample are drawn; then ``search`` orderings are tried on each of the
-    ``search_sets`` samples that moved most (all orderings up to 7 elements). ``seconds`` is a time budget, kept
-    to within one block of sets asked together: draws and search end early when it is spent, and where it is not
-    enough to ask for all sets, a random part of them is audited; the report says so. The ``generator`` is the only
-    randomness. Modules are asked in evaluation mode, without gradient.
+    Args:
+        predict: A torch module, a recurrence, an estimator, an ONNX session, or a function of ``(elements, lengths)``
+            or of ``elements`` that returns ``[R]`` or ``[R, K]``. A dict ``{name: predict}`` gives a
+            :class:`Comparison` of all on the same orderings. Modules run in evaluation mode, without gradient.
+        elements: ``[N, T, D]``, numpy or torch, or a list of arrays ``[n, D]``. ``predict`` gets the same kind.
+            A torch module with ``batch_first=False`` reads ``[T, N, D]``.
+        lengths: The sizes ``[N]`` of the sets of an array.
+        labels: Class numbers or names, or values: for the accuracy or the RMSE, as given and shuffled.
+        task: "classification", "regression" or "auto": classification if predict returns class names or more than
+            one column. A single column is a class number, a probability (threshold 0.5) or a score (threshold 0).
+        orderings: The number of random orderings of each set.
+        generator: The only source of randomness.
+        search: The number of orderings tried on each of the ``search_sets`` sets that moved most, to find the worst.
+            Sets of up to 7 elements are tried in all orderings.
+        batch_size: The number of rows of each call. By default a call holds up to two million numbers.
+        seconds: A time budget, kept to within one call. The report says what was cut.
+        progress: Whether to show progress on stderr. By default only on a terminal.
+        class_names, feature_names, set_names: The names on the page.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> x = torch.arange(12.0).reshape(3, 4, 1)
@@ -74,142 +78,83 @@ def audit(
     >>> print(audit(models, x, generator=g))
     sum ignores order.
     """
-    if isinstance(predict, Mapping):
-        options = {
-            "labels": labels,
-            "task": task,
-            "orderings": orderings,
-            "search": search,
-            "search_sets": search_sets,
-            "batch_size": batch_size,
-            "seconds": seconds,
-            "progress": progress,
-            "class_names": class_names,
-            "feature_names": feature_names,
-            "set_names": set_names,
-        }
-        return _compare(predict, elements, lengths, generator, options)
-    task = one_of("task", task, ("auto", "classification", "regression"))
-    settings = _Settings(
-        orderings=whole_number("orderings", orderings),
-        search=whole_number("search", search, minimum=0),
-        search_sets=whole_number("search_sets", search_sets),
-        batch_size=None if batch_size is None else whole_number("batch_size", batch_size),
-        seconds=None if seconds is None else real_number("seconds", seconds, above=0.0),
-        progress=progress,
-    )
-    predict, elements = in_layout(predict, elements)
-    sets = Sets.of(elements, lengths)
-    predictor = Predictor(predict, sets, class_names)
-    with evaluating(predict):
-        run = _Audit(predictor, sets, settings, generator)
-        run.names = _Names(
-            _checked_names("class_names", class_names, None) or [str(c) for c in predictor.classes],
-            _checked_names("feature_names", feature_names, sets.features),
-            _checked_names("set_names", set_names, len(sets)),
-        )
-        with run.clock.bar():
-            return run.report(predict, task, labels)
-
-
-def _compare(
-    models: Mapping[str, Any],
-    elements: Any,
-    lengths: Any,
-    generator: torch.Generator | None,
-    options: dict[str, Any],
-) -> Comparison:
-    """The audits of several models on the same sets and the same random orderings."""
-    if not models:
-        raise InputError("models must hold at least one predictor; got an empty dict")
-    seed = _seed(generator)
+    one_of("task", task, ("auto", "classification", "regression"))
+    whole_number("orderings", orderings)
+    whole_number("search", search, minimum=0)
+    whole_number("search_sets", search_sets)
+    batch_size = None if batch_size is None else whole_number("batch_size", batch_size)
+    seconds = None if seconds is None else real_number("seconds", seconds, above=0.0)
+    seed = int(torch.randint(2**62, (), generator=generator, device=getattr(generator, "device", "cpu")))
+    models = predict if isinstance(predict, Mapping) else {"": predict}
     reports: dict[str, Report] = {}
-    for name, predict in models.items():
-        generator = torch.Generator().manual_seed(seed)
+    for name, model in models.items():
+        clock = Clock(seconds, progress)
         try:
-            report: Any = audit(predict, elements, lengths, generator=generator, **options)
+            predictor = Predictor(model, elements, lengths, class_names=class_names, batch_size=batch_size, clock=clock)
+            names = {"class": class_names or predictor.classes, "feature": feature_names, "set": set_names}
+            _check_names(names, predictor)
+            with evaluating(model):
+                run = _Audit(model, predictor, np.random.default_rng(seed), orderings, names)
+                reports[str(name)] = run.report(task, labels, search, search_sets)
         except InputError as error:
-            raise InputError(f"model {name!r}: {error}") from error
-        for other, first in reports.items():
-            if first.task != report.task:
-                raise InputError(
-                    f"models must be of one kind: {other!r} is audited as {first.task}, {name!r} as {report.task}; "
-                    "compare them apart, or say which with task="
-                )
-        reports[str(name)] = report
-    return Comparison(reports)
+            raise InputError(f"model {name!r}: {error}" if isinstance(predict, Mapping) else str(error)) from error
+        finally:
+            clock.close()
+    tasks = {report.task for report in reports.values()}
+    if len(tasks) != 1:
+        kinds = ", ".join(f"{name!r}: {report.task}" for name, report in reports.items())
+        raise InputError(f"predict must be one model or several of one task; got {kinds or 'an empty dict'}")
+    return Comparison(reports) if isinstance(predict, Mapping) else reports[""]
 
 
-@dataclass(frozen=True)
-class _Settings:
-    orderings: int
-    search: int
-    search_sets: int
-    batch_size: int | None
-    seconds: float | None
-    progress: bool | None
-
-
-@dataclass(frozen=True)
-class _Names:
-    classes: list[str]
-    features: list[str] | None
-    samples: list[str] | None
-
-    def of_class(self, index: int) -> str:
-        return self.classes[index] if 0 <= index < len(self.classes) else str(index)
+def _check_names(names: dict[str, Any], predictor: Predictor) -> None:
+    for kind, count in (("feature", predictor.flat.shape[-1]), ("set", len(predictor.sizes))):
+        if names[kind] is not None and len(names[kind]) != count:
+            raise InputError(f"{kind}_names must hold {count} names; got {len(names[kind])}")
 
 
 class _Audit:
-    """One audit: asks the predictor in blocks and adds up what it hears. Holds O(N) numbers, never N × T × P."""
-
-    names: _Names
+    """One audit. It reads sets in blocks and keeps a few numbers per set, whatever the number of orderings."""
 
     def __init__(
-        self, predictor: Predictor, sets: Sets, settings: _Settings, generator: torch.Generator | None
+        self, predict: Any, predictor: Predictor, rng: np.random.Generator, orderings: int, names: dict[str, Any]
     ) -> None:
-        self.predictor, self.sets, self.settings = predictor, sets, settings
-        self.rng = np.random.default_rng(_seed(generator))
-        self.clock = Clock(settings.seconds, settings.progress)
-        self.ask = Asker(predictor, self.clock, settings.batch_size)
-        self.notes: list[str] = []
-        self.batch_gap = 0.0
+        self.predict, self.predictor, self.rng, self.orderings, self.names = predict, predictor, rng, orderings, names
+        self.sizes, self.clock = predictor.sizes, predictor.clock
+        # Sums over random orderings, one number per set
+        self.count, self.gap, self.square, self.flip, self.score = np.zeros((5, len(self.sizes)))
+        self.flips: Counter[tuple[int, int]] = Counter()
+        self.worst: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}  # of the worst sets: gap, ordering, output
 
-    def report(self, predict: Any, task: str, labels: Any) -> Report:
-        order = self._ask_as_given()
-        known = self.given[np.sort(order)]
-        if task == "auto":
-            many = known.shape[1] > 1 and not isinstance(predict, Recurrence) and not says_regressor(predict)
-            task = "classification" if many or self.predictor.hard else "regression"
-        self.judge = Judge(task, known, self.predictor)
-        spread = self._spread(known)
-        repeat_gap, random = self._ask_again(spread)
-        truth = None if labels is None else self.judge.truth(labels, len(self.sets))
-        classifies = task == "classification"
-        self.classes = np.full(len(self.sets), -1)
-        if classifies:
-            self.classes[order] = self.judge.classes(self.given[order])
+    def report(self, task: str, labels: Any, search: int, search_sets: int) -> Report:
+        """The whole audit. Each part may use the time budget up to its share."""
+        read = self._read_given()
+        self.predictor.learn_kind(self.given[read])
+        self.classifies = task == "classification" or (task == "auto" and self._gives_classes())
+        task = "classification" if self.classifies else "regression"
+        truth = None if labels is None else self.predictor.truth(labels, task)
+        spread, spread_square = self._spread(self.given[np.sort(read)])
+        repeat_gap, blurred = self._repeat(read, spread)
+        audited = self._shuffle(read, truth, search_sets)
+        movable = audited[self.sizes[audited] >= 2]
+        some = self.rng.choice(movable, min(len(movable), _CURVE_SETS), replace=False)
+        some = some[np.argsort(self.sizes[some], kind="stable")]
+        by_distance, by_position = self._swaps(some, "distance", 0.65), self._swaps(some, "position", 0.78)
+        state_gap = self._states(some)
+        draws = int(self.count[movable].min()) if len(movable) else self.orderings
+        worst = self._search(search, draws)
 
-        totals, audited = self._shuffle(order, truth)
-        movable = audited[self.sets.sizes[audited] >= 2]
-        if len(movable) < len(audited):
-            few = len(audited) - len(movable)
-            self.notes.append(f"{few:,} of {len(audited):,} sets have fewer than two elements; their gap is 0.")
-        curve = self.rng.choice(movable, min(len(movable), _CURVE_SAMPLES), replace=False)
-        curve = curve[np.argsort(self.sets.sizes[curve], kind="stable")]
-        by_distance = self._curve(curve, "distance", 0.65)
-        by_position = self._curve(curve, "position", 0.78)
-        state_gap = self._states(predict, curve)
-        draws = int(totals.asked[movable].min()) if len(movable) else self.settings.orderings
-        worst = self._search(totals.candidates, draws)
-
-        gaps = totals.mean(totals.gap)[audited]
-        flips = totals.mean(totals.flip)[audited]
-        score = shuffled = None
+        count = np.maximum(self.count[audited], 1)
+        gaps, flips = self.gap[audited] / count, self.flip[audited] / count
+        square = float((self.square[audited] / count).mean())
+        scores: dict[str, Any] = dict.fromkeys(("accuracy", "accuracy_shuffled", "rmse", "rmse_shuffled"))
         if truth is not None:
-            as_given = self.judge.scores(truth[audited], self.given[audited])
-            moved = np.where(totals.asked[audited] > 0, totals.mean(totals.score)[audited], as_given)
-            score, shuffled = float(as_given.mean()), float(moved.mean())
+            given = self._scores(truth[audited], self.given[audited])
+            shuffled = np.where(self.count[audited] > 0, self.score[audited] / count, given)
+            metric, root = ("accuracy", 1.0) if self.classifies else ("rmse", 0.5)
+            scores |= {metric: float(given.mean()) ** root, f"{metric}_shuffled": float(shuffled.mean()) ** root}
+        drawn = len(movable) / len(audited) / max(self.count.sum(), 1.0)  # of a set that cannot move, none flips
+        names = self._class_name
         return Report(
             task=task,
             sets=len(audited),
@@ -217,361 +162,260 @@ class _Audit:
             output_gap=float(gaps.mean()),
             output_gap_ci=bootstrap_interval(gaps, self.rng),
             spread=spread,
-            flip_rate=float(flips.mean()) if classifies else None,
-            flip_rate_ci=rate_interval(flips, self.rng) if classifies else None,
-            ever_flipped=float((flips > 0).mean()) if classifies else None,
-            flips=self._flips(totals, len(movable) / len(audited)),
+            order_gap=0.0 if square == 0 else float(np.sqrt(square / spread_square)) if spread_square else np.inf,
+            flip_rate=float(flips.mean()) if self.classifies else None,
+            flip_rate_ci=rate_interval(flips, self.rng) if self.classifies else None,
+            ever_flipped=float((flips > 0).mean()) if self.classifies else None,
+            flips=[(names(one), names(other), n * drawn) for (one, other), n in self.flips.most_common(12)],
             by_distance=by_distance,
             by_position=by_position,
-            by_size=self._by_size(gaps, self.sets.sizes[audited]),
+            by_size=self._by_size(gaps, self.sizes[audited]),
             state_gap=state_gap,
-            worst_gap=worst[0].gap if worst else 0.0,
-            worst_set=worst[0].sample if worst else None,
-            worst_ordering=worst[0].ordering if worst else None,
-            worst=worst[:5],
-            accuracy=score if classifies else None,
-            accuracy_shuffled=shuffled if classifies else None,
-            rmse=None if classifies or score is None else score**0.5,
-            rmse_shuffled=None if classifies or shuffled is None else shuffled**0.5,
+            worst=worst,
+            **scores,
             set_gaps=gaps,
-            sizes=self.sets.sizes[audited],
-            repeat_gap=repeat_gap,
-            random=random,
-            batch_gap=self.batch_gap,
-            evaluations=self.predictor.evaluations,
-            seconds=self.clock.elapsed(),
-            notes=self.notes,
-            feature_names=self.names.features,
+            sizes=self.sizes[audited],
             audited=audited,
+            repeat_gap=repeat_gap,
+            blurred=blurred,
+            evaluations=self.clock.rows,
+            seconds=self.clock.elapsed(),
+            notes=self._notes(draws, audited),
+            feature_names=self.names["feature"],
         )
 
+    def _notes(self, draws: int, audited: np.ndarray) -> list[str]:
+        notes, few = [], int((self.sizes[audited] < 2).sum())
+        if few:
+            notes.append(f"{few:,} of {len(audited):,} sets have fewer than two elements. Their gap is 0.")
+        if len(audited) < len(self.sizes):
+            notes.append(
+                f"The time budget was enough for {len(audited):,} of {len(self.sizes):,} sets, drawn at random. "
+                "The others were not audited."
+            )
+        if self.clock.cut:
+            drawn = f" Random orderings per set: {draws} of {self.orderings}." if draws < self.orderings else ""
+            notes.append(f"The time budget cut short: {', '.join(self.clock.cut)}.{drawn}")
+        return notes
+
+    def _gives_classes(self) -> bool:
+        tags = getattr(getattr(self.predict, "__self__", self.predict), "__sklearn_tags__", None)
+        values = isinstance(self.predict, (Recurrence, nn.RNNBase, nn.RNNCellBase))
+        values |= tags is not None and tags().estimator_type == "regressor"
+        return self.predictor.returns_classes or ((self.predictor.columns or 1) > 1 and not values)
+
+    def _gaps(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        return np.abs(outputs - self.given[rows]).mean(axis=1)
+
+    def _scores(self, truth: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Of each row whether the class is right, or the mean squared error."""
+        if self.classifies:
+            return (self.predictor.class_of(outputs) == truth).astype(np.float64)
+        return ((outputs - truth) ** 2).mean(axis=1)
+
+    def _class_name(self, index: int) -> str:
+        names = self.names["class"]
+        return str(names[index]) if 0 <= index < len(names) else str(index)
+
     # The given order
-    def _ask_as_given(self) -> np.ndarray:
-        """Ask for every set, or for as many as a fifth of the time budget allows; which, in the order asked.
+    def _read_given(self) -> np.ndarray:
+        """Read every set, or as many as the time budget allows; returns them in the order of reading.
 
-        Without a budget sets of like size come together; with one they come at random, so that those asked are a
-        random part of them all.
+        Without a budget sets of like size come together. With one they come at random, so that those read are a
+        random part of all.
         """
-        self.clock.phase("given order", len(self.sets))
-        order = self.rng.permutation(len(self.sets))
-        if self.settings.seconds is None:
-            order = np.argsort(self.sets.sizes, kind="stable")
-        asked = 0
-        for samples in self.ask.blocks(order):
-            if asked and self.clock.past(0.2):
+        self.clock.phase("given order", len(self.sizes))
+        order = self.rng.permutation(len(self.sizes))
+        if self.clock.seconds is None:
+            order = np.argsort(self.sizes, kind="stable")
+        done = 0
+        for block in self.predictor.blocks(order):
+            if done and self.clock.past(0.2):
                 break
-            outputs = self.ask(samples, watch=asked == 0)
-            if asked == 0:
-                self.first = samples
-                self.given = np.full((len(self.sets), outputs.shape[1]), np.nan)
-            self.given[samples] = outputs
-            asked += len(samples)
-        return order[:asked]
+            outputs = self.predictor(order[block])
+            if done == 0:
+                self.given = np.full((len(self.sizes), outputs.shape[1]), np.nan)
+            self.given[order[block]] = outputs
+            done += len(outputs)
+        return order[:done]
 
-    def _ask_again(self, spread: float) -> tuple[float | None, bool]:
-        """Ask twice for the same: the same batch for randomness, then others beside them for batch mates."""
-        first = self.first[:256]
-        calls = 2 if len(first) < len(self.first) else 1
-        if self.clock.past(0.3):
-            self.notes.append(
-                "The time budget left no time to ask twice for the same order, to tell a random predictor."
-            )
-            return None, False
-        same = self.given[first] if calls == 1 else self.ask(first)
-        repeat_gap = float(np.abs(self.ask(first) - same).mean())
+    def _spread(self, known: np.ndarray) -> tuple[float, float]:
+        """The mean of |f(x) − f(y)| and of its square over different sets."""
+        order, count = self.rng.permutation(len(known)), len(known)
+        shifts = self.rng.choice(np.arange(1, count), min(count - 1, 16), replace=False) if count > 1 else [0]
+        apart = [known[order] - known[np.roll(order, shift)] for shift in shifts]
+        return float(np.mean([np.abs(a).mean() for a in apart])), float(np.mean([(a**2).mean() for a in apart]))
+
+    def _repeat(self, read: np.ndarray, spread: float) -> tuple[float | None, str]:
+        """How far outputs change when sets are read again in the same order, and why: "random", "batch" or ""."""
+        if self.clock.past(0.3, "repeated reading"):
+            return None, ""
+        some = read[: min(_REPEATED, self.predictor.block_rows(int(self.sizes[read].max())))]
+        same = self.predictor(some)
         scale = max(spread, float(np.abs(same).mean()) * 1e-3, 1e-12)
-        random = repeat_gap > 1e-6 * scale
-        if random:
-            self.notes.append(
-                f"The predictor is random: asked twice for the same sets in the same order, its answers were "
-                f"{short(repeat_gap)} apart on average. The figures mix this noise with the effect of order; "
-                "make it deterministic (evaluation mode, a fixed seed) and audit again."
-            )
-        elif len(first) >= 4 and not self.clock.past(0.3):
-            backwards = np.arange(len(first))[::-1]
-            halves = [self.ask(first[rows]) - same[rows] for rows in np.array_split(backwards, 2)]
-            apart = float(np.abs(np.concatenate(halves)).mean())
-            if apart > ROUNDING * scale:
-                self.batch_gap = apart
-                self.notes.append(
-                    "The predictor's answer for a set depends on the other sets in the batch: asked in a smaller "
-                    f"one, it is {short(apart)} away on average. The figures mix this with the effect of order."
-                )
-        return repeat_gap, random
-
-    def _spread(self, known: np.ndarray) -> float:
-        """Mean |f(x) − f(y)| over different samples: the yardstick of a gap."""
-        count = len(known)
-        if count < 2:
-            return 0.0
-        order = self.rng.permutation(count)
-        shifts = self.rng.choice(np.arange(1, count), min(count - 1, 16), replace=False)
-        apart = [np.abs(known[order] - known[np.roll(order, s)]).mean() for s in shifts]
-        return float(np.mean(apart))
+        noise = float(np.abs(self.predictor(some) - same).mean())
+        if noise > 1e-6 * scale or len(some) < 4 or self.clock.past(0.3):
+            return noise, "random" if noise > 1e-6 * scale else ""
+        halves = [self.predictor(some[rows]) - same[rows] for rows in np.array_split(np.arange(len(some))[::-1], 2)]
+        apart = float(np.abs(np.concatenate(halves)).mean())
+        return (apart, "batch") if apart > ROUNDING * scale else (noise, "")
 
     # Random orderings
-    def _shuffle(self, order: np.ndarray, truth: np.ndarray | None) -> tuple[_Totals, np.ndarray]:
-        """Sums over random orderings, and the samples audited: those of ``order`` before the time budget ended."""
-        totals = _Totals(len(self.sets), self.settings.search_sets)
-        places = np.flatnonzero(self.sets.sizes[order] >= 2)
-        movable, wanted = order[places], self.settings.orderings
-        self.clock.phase("random orderings", wanted * len(movable))
-        done = 0
+    def _shuffle(self, read: np.ndarray, truth: np.ndarray | None, keep: int) -> np.ndarray:
+        """Add up the effect of random orderings; returns the sets that the time budget allowed, sorted."""
+        movable, done = read[self.sizes[read] >= 2], 0
+        classes = self.predictor.class_of(self.given)
+        self.clock.phase("random orderings", self.orderings * len(movable))
         for rows in self._passes(movable):
-            if done and self.clock.past(0.5 if done >= len(movable) else 1.0):
+            if done and self.clock.past(0.5 if done >= len(movable) else 1.0, "random orderings"):
                 break
             orders = self._random_orders(rows)
-            outputs = self.ask(rows, orders)
-            gaps = np.abs(outputs - self.given[rows]).mean(axis=1)
-            np.add.at(totals.asked, rows, 1)
-            np.add.at(totals.gap, rows, gaps)
-            totals.keep_worst(rows, gaps, orders, self.sets.sizes[rows], outputs)
-            if self.judge.task == "classification":
-                changed = self.judge.classes(outputs)
-                flipped = changed != self.classes[rows]
-                np.add.at(totals.flip, rows, flipped)
-                totals.flips.update(zip(self.classes[rows][flipped].tolist(), changed[flipped].tolist(), strict=True))
+            outputs = self.predictor(rows, orders)
+            gaps = self._gaps(rows, outputs)
+            np.add.at(self.count, rows, 1)
+            np.add.at(self.gap, rows, gaps)
+            np.add.at(self.square, rows, ((outputs - self.given[rows]) ** 2).mean(axis=1))
+            self._keep_worst(rows, gaps, orders, outputs, keep)
+            if self.classifies:
+                now, before = self.predictor.class_of(outputs), classes[rows]
+                changed = now != before
+                np.add.at(self.flip, rows, changed)
+                self.flips.update(zip(before[changed].tolist(), now[changed].tolist(), strict=True))
             if truth is not None:
-                np.add.at(totals.score, rows, self.judge.scores(truth[rows], outputs))
+                np.add.at(self.score, rows, self._scores(truth[rows], outputs))
             done += len(rows)
-        if done < len(movable):
-            order = order[: places[done]]
-        if len(order) < len(self.sets):
-            self.notes.append(
-                f"The time budget was enough for {len(order):,} of {len(self.sets):,} sets, drawn at random; "
-                "the others were not audited."
-            )
-        if done < wanted * len(movable):
-            draws = max(1, done // len(movable))
-            self.notes.append(f"The time budget ended the random orderings after {draws} of {wanted} a sample.")
-        return totals, np.sort(order)
+        left = np.flatnonzero((self.count[read] == 0) & (self.sizes[read] >= 2))
+        return np.sort(read[: left[0]] if len(left) else read)
 
     def _passes(self, movable: np.ndarray) -> Iterator[np.ndarray]:
-        """Blocks of samples to reorder, all of them once, then again; several passes at once where they are few."""
-        left = self.settings.orderings if len(movable) else 0
+        """Blocks of sets: all of them once, then again; several passes at once where the sets are few."""
+        left = self.orderings if len(movable) else 0
         while left:
-            passes = min(left, max(1, self.ask.room(self.sets.longest) // len(movable)))
-            yield from self.ask.blocks(np.tile(movable, passes))
+            longest = int(self.sizes[movable].max())
+            passes = min(left, max(1, self.predictor.block_rows(longest) // len(movable)))
+            rows = np.tile(movable, passes)
+            yield from (rows[block] for block in self.predictor.blocks(rows))
             left -= passes
 
     def _random_orders(self, rows: np.ndarray) -> np.ndarray:
-        """A uniformly random ordering of each of these samples; padding stays behind it."""
-        sizes = self.sets.sizes[rows]
+        """A uniformly random ordering of each set ``[R, longest]``; padding stays behind it."""
+        sizes = self.sizes[rows]
         inside = np.arange(sizes.max()) < sizes[:, None]
         keys = np.tile(1.0 + np.arange(sizes.max()), (len(rows), 1))
         keys[inside] = self.rng.random(int(sizes.sum()))
         return keys.argsort(axis=1)
 
-    # Swaps
-    def _curve(self, samples: np.ndarray, kind: str, share: float) -> dict[int, Estimate]:
-        """The gap of one swap by the distance of the two elements, or by the position of one of them."""
-        sizes = self.sets.sizes[samples]
-        most = int(sizes.max(initial=0))
-        if most < 2:
-            return {}
-        points = _points(1, most - 1, geometric=True) if kind == "distance" else _points(0, most - 1)
-        total = np.zeros((len(points), len(samples)))
-        count = np.zeros_like(total)
-        draws = min(_CURVE_DRAWS, self.settings.orderings)
-        self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > p).sum()) for p in points))
-        cut = False
-        for _, (at, point) in product(range(draws), enumerate(points)):
-            begin = int(np.searchsorted(sizes, point, side="right"))  # samples come by size
-            for block in self.ask.blocks(samples[begin:]):
-                if cut := cut or self.clock.past(share):
-                    break
-                orders = self._swaps(self.sets.sizes[block], kind, point)
-                rows = slice(begin, begin + len(block))
-                total[at, rows] += self._gaps(block, orders)
-                count[at, rows] += 1
-                begin += len(block)
-        if cut:
-            self.notes.append(f"The time budget cut the swaps by {kind} short.")
-        return {
-            point: estimate(total[at, count[at] > 0] / count[at, count[at] > 0], self.rng)
-            for at, point in enumerate(points)
-            if count[at].any()
-        }
+    def _keep_worst(self, rows: np.ndarray, gaps: np.ndarray, orders: Any, outputs: np.ndarray, keep: int) -> None:
+        """Remember the worst ordering of the sets that moved most, at most ``keep`` of them."""
+        falling = np.argsort(-gaps, kind="stable")
+        first = np.sort(np.unique(rows[falling], return_index=True)[1])  # the worst row of each set, the worst first
+        for row in falling[first][:keep]:
+            at, gap = int(rows[row]), float(gaps[row])
+            if at not in self.worst or gap > self.worst[at][0]:
+                self.worst[at] = gap, orders[row][: self.sizes[at]].copy(), outputs[row]
+        self.worst = dict(sorted(self.worst.items(), key=lambda item: -item[1][0])[:keep])
 
-    def _swaps(self, sizes: np.ndarray, kind: str, point: int) -> np.ndarray:
+    # Swaps
+    def _swaps(self, rows: np.ndarray, kind: str, share: float) -> dict[int, Estimate]:
+        """The gap of one swap by the distance of the two elements, or by the position of one of them."""
+        sizes = self.sizes[rows]
+        last = int(sizes.max(initial=1)) - 1
+        points = _points(1, last, geometric=True) if kind == "distance" else _points(0, last)
+        total, count = np.zeros((2, len(points), len(rows)))
+        draws = min(_CURVE_DRAWS, self.orderings)
+        self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > point).sum()) for point in points))
+        for _, (at, point) in product(range(draws), enumerate(points)):
+            large = np.flatnonzero(sizes > point)
+            for block in self.predictor.blocks(rows[large]):
+                if self.clock.past(share, f"swaps by {kind}"):
+                    break
+                some = rows[large[block]]
+                orders = self._swapped(self.sizes[some], kind, point)
+                total[at, large[block]] += self._gaps(some, self.predictor(some, orders))
+                count[at, large[block]] += 1
+        means = {point: total[at, count[at] > 0] / count[at, count[at] > 0] for at, point in enumerate(points)}
+        return {point: estimate(values, self.rng) for point, values in means.items() if len(values)}
+
+    def _swapped(self, sizes: np.ndarray, kind: str, point: int) -> np.ndarray:
         """The given order but for two elements, ``point`` apart or one of them at ``point``."""
-        if kind == "distance":
-            i = (self.rng.random(len(sizes)) * (sizes - point)).astype(np.int64)
-            j = i + point
-        else:
-            i = np.full(len(sizes), point)
-            j = (self.rng.random(len(sizes)) * (sizes - 1)).astype(np.int64)
-            j += j >= i
-        orders = np.tile(np.arange(sizes.max()), (len(sizes), 1))
-        rows = np.arange(len(sizes))
+        free = sizes - (point if kind == "distance" else 1)
+        i = (self.rng.random(len(sizes)) * free).astype(np.int64)
+        j = i + point if kind == "distance" else np.full(len(sizes), point)
+        i = i + (i >= j)
+        orders, rows = np.tile(np.arange(sizes.max()), (len(sizes), 1)), np.arange(len(sizes))
         orders[rows, i], orders[rows, j] = j, i
         return orders
-
-    def _gaps(self, samples: np.ndarray, orders: np.ndarray) -> np.ndarray:
-        return np.abs(self.ask(samples, orders) - self.given[samples]).mean(axis=1)
 
     def _by_size(self, gaps: np.ndarray, sizes: np.ndarray) -> dict[int, Estimate]:
         distinct = np.unique(sizes)
         if len(distinct) > _CURVE_POINTS:
-            edges = np.quantile(sizes, np.linspace(0, 1, 13)[:-1], method="lower")
-            distinct = np.unique(np.append(edges, sizes.min()))
+            distinct = np.unique(np.quantile(sizes, np.linspace(0, 1, 13)[:-1], method="lower"))
         group = np.searchsorted(distinct, sizes, side="right") - 1
         return {int(size): estimate(gaps[group == g], self.rng) for g, size in enumerate(distinct)}
 
     # States of a recurrence
-    def _states(self, predict: Any, samples: np.ndarray) -> dict[int, Estimate] | None:
-        """Squared distance between states of the first m elements in two orders, over that between samples."""
-        model = recurrence_of(predict)
+    def _states(self, rows: np.ndarray) -> dict[int, Estimate] | None:
+        """The order gap of the states after the first m elements."""
+        model = recurrence_of(self.predict)
         if model is None:
             return None
         gaps: dict[int, Estimate] = {}
-        sizes = self.sets.sizes[samples]
-        points = _points(2, int(sizes.max(initial=1)), most=12)
-        self.clock.phase("states by prefix length", len(points))
-        for m in points:
-            enough = samples[sizes >= m]
-            if len(enough) < 2:
+        for m in _points(2, int(self.sizes[rows].max(initial=1)), most=12):
+            some = rows[self.sizes[rows] >= m][: self.predictor.block_rows(m)]
+            if len(some) < 2 or self.clock.past(0.85, "states after m elements"):
                 continue
-            given: list[np.ndarray] = []
-            shuffled: list[np.ndarray] = []
-            for block in self.ask.blocks(enough):
-                if self.clock.past(0.85):
-                    self.notes.append("The time budget cut the states by prefix length short.")
-                    return gaps
-                orders = self.rng.random((len(block), m)).argsort(axis=1)
-                for kept, which in ((given, None), (shuffled, orders)):
-                    state, eps = _end_states(model, self.sets.take(block, which)[:, :m])
-                    kept.append(state)
-            one, other = np.concatenate(given), np.concatenate(shuffled)
-            between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different samples
-            between = max(between, eps**2 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
+            orders = self.rng.random((len(some), m)).argsort(axis=1)
+            one, other = (_end_states(model, self.predictor.take(some, o)[:, :m]) for o in (None, orders))
+            between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different sets
+            between = max(between, 1e-13 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
             moved = ((one - other) ** 2).sum(axis=1)
-            if between > 0:
-                gaps[m] = estimate(moved / between, self.rng)
-            elif not moved.any():
-                gaps[m] = estimate(moved, self.rng)
-            self.clock.advance(1)
+            if between > 0 or not moved.any():
+                square = estimate(moved / (between or 1.0), self.rng)
+                low, high = square.ci or (0.0, 0.0)
+                gaps[m] = Estimate(square**0.5, square.ci and (max(low, 0.0) ** 0.5, high**0.5), square.sets)
         return gaps
 
     # The worst
-    def _search(self, candidates: dict[int, _Candidate], draws: int) -> list[WorstCase]:
-        if not candidates:
-            return []
-        samples = np.array(sorted(candidates, key=lambda sample: -candidates[sample].gap))
-        worst = [candidates[sample] for sample in samples]
-        sets = [_numpy(self.sets.take(samples[[i]]))[0, : len(case.order)] for i, case in enumerate(worst)]
-        tried, exact = [draws] * len(worst), [False] * len(worst)
+    def _search(self, budget: int, draws: int) -> list[WorstCase]:
+        rows = np.array(list(self.worst), dtype=np.int64)
+        sets = [np.asarray(torch.as_tensor(self.predictor.take(rows[[i]]))[0].cpu()) for i in range(len(rows))]
+        sets = [elements[: self.sizes[row]] for row, elements in zip(rows, sets, strict=True)]
 
-        def evaluate(which: np.ndarray, orders: np.ndarray) -> np.ndarray:
-            outputs = self.ask(samples[which], orders)
-            gaps = np.abs(outputs - self.given[samples[which]]).mean(axis=1)
-            for row in _worst_rows(which, gaps):
-                if gaps[row] > worst[which[row]].gap:
-                    size = len(sets[which[row]])
-                    worst[which[row]] = _Candidate(float(gaps[row]), orders[row, :size].copy(), outputs[row])
-            return gaps
+        def evaluate(which: np.ndarray, orders: list[np.ndarray]) -> np.ndarray:
+            gaps = [np.empty(0)]
+            for block in self.predictor.blocks(rows[which]):
+                if self.clock.past(1.0, "the search for the worst ordering"):
+                    break
+                some = rows[which[block]]
+                outputs = self.predictor(some, orders[block])
+                gaps.append(self._gaps(some, outputs))
+                self._keep_worst(some, gaps[-1], orders[block], outputs, len(rows))
+            return np.concatenate(gaps)
 
-        if self.settings.search:
-            self.clock.phase("worst orderings", self.settings.search * len(samples))
-            found = search_orderings(
-                evaluate,
-                sets,
-                self.settings.search,
-                self.rng,
-                starts=[case.order for case in worst],
-                expired=lambda: self.clock.past(1.0),
-                room=self.ask.room,
-            )
-            tried = [draws + search.tried for search in found]
-            exact = [search.exact for search in found]
-            if self.clock.past(1.0):
-                self.notes.append("The time budget ended the search for the worst ordering early.")
-        cases = zip(samples.tolist(), worst, sets, tried, exact, strict=True)
-        return sorted((self._worst_case(*case) for case in cases), key=lambda case: -case.gap)
-
-    def _worst_case(self, sample: int, worst: _Candidate, elements: np.ndarray, tried: int, exact: bool) -> WorstCase:
-        named = self.names.samples
-        case = WorstCase(
-            sample=sample,
-            name=str(sample) if named is None else named[sample],
-            gap=worst.gap,
-            ordering=worst.order,
-            exact=exact,
-            tried=tried,
-            elements=elements,
-            output=self.given[sample],
-            worst_output=worst.output,
-        )
-        if self.judge.task != "classification":
-            return case
-        one, other = int(self.classes[sample]), int(self.judge.classes(worst.output[None])[0])
-        return replace(case, given_class=self.names.of_class(one), worst_class=self.names.of_class(other))
-
-    def _flips(self, totals: _Totals, movable: float) -> list[tuple[str, str, float]]:
-        """Share of all random orderings that turn one class into another; of sets that cannot be reordered, none."""
-        asked = totals.asked.sum() / movable if movable else 1
-        return [
-            (self.names.of_class(a), self.names.of_class(b), count / asked)
-            for (a, b), count in totals.flips.most_common(12)
-        ]
+        self.clock.phase("worst orderings", budget * len(rows))
+        starts = [self.worst[row][1] for row in rows]
+        searches = search_orderings(evaluate, sets, budget, self.rng, starts) if budget else [None] * len(rows)
+        cases = []
+        for row, elements, found in zip(rows.tolist(), sets, searches, strict=True):
+            gap, order, output = self.worst[row]
+            two = self.predictor.class_of(np.stack([self.given[row], output])).tolist()
+            classes = tuple(map(self._class_name, two)) if self.classifies else (None, None)
+            name = str(row if self.names["set"] is None else self.names["set"][row])
+            tried, exact = (draws + found.tried, found.exact) if found else (draws, False)
+            cases.append(WorstCase(row, name, gap, order, exact, tried, elements, self.given[row], output, *classes))
+        return sorted(cases, key=lambda case: -case.gap)[:5]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """The worst ordering of a sample so far, the gap it opens and the output in it."""
-
-    gap: float
-    order: np.ndarray
-    output: np.ndarray
-
-
-class _Totals:
-    """Sums over random orderings, a number a sample, and the worst orderings of the samples that moved most."""
-
-    def __init__(self, samples: int, keep: int) -> None:
-        self.asked = np.zeros(samples, dtype=np.int64)
-        self.gap = np.zeros(samples)
-        self.flip = np.zeros(samples)
-        self.score = np.zeros(samples)
-        self.flips: Counter[tuple[int, int]] = Counter()
-        self.candidates: dict[int, _Candidate] = {}
-        self._keep = keep
-
-    def mean(self, sums: np.ndarray) -> np.ndarray:
-        return sums / np.maximum(self.asked, 1)
-
-    def keep_worst(
-        self, rows: np.ndarray, gaps: np.ndarray, orders: np.ndarray, sizes: np.ndarray, outputs: np.ndarray
-    ) -> None:
-        for row in _worst_rows(rows, gaps)[: self._keep]:
-            sample, gap = int(rows[row]), float(gaps[row])
-            if sample not in self.candidates or gap > self.candidates[sample].gap:
-                self.candidates[sample] = _Candidate(gap, orders[row, : sizes[row]].copy(), outputs[row])
-        if len(self.candidates) > self._keep:
-            ranked = sorted(self.candidates.items(), key=lambda item: -item[1].gap)
-            self.candidates = dict(ranked[: self._keep])
-
-
-def _worst_rows(which: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-    """Of each of ``which [R]`` the row with the largest gap, the largest first."""
-    falling = np.argsort(-gaps, kind="stable")
-    return falling[np.sort(np.unique(which[falling], return_index=True)[1])]
-
-
-def _end_states(model: Any, elements: Any) -> tuple[np.ndarray, float]:
-    """The states ``[B, S]`` after these elements ``[B, m, D]``, and the rounding error of their numbers."""
-    elements = torch.as_tensor(elements)
-    parameter = next(model.parameters(), None)
+def _end_states(model: Any, elements: Any) -> np.ndarray:
+    """The states ``[B, S]`` after these elements ``[B, m, D]``."""
+    elements, parameter = torch.as_tensor(elements), next(model.parameters(), None)
     if parameter is not None and elements.is_floating_point():
         elements = elements.to(parameter)
     with torch.no_grad():
-        if isinstance(model, Recurrence):
-            last = model.scan_encoded(elements).last
-        else:
-            last = model.recurrence.scan_encoded(model.encode(elements)).last
-    leaves = tree_leaves(last)
-    eps = max(torch.finfo(leaf.dtype).eps if leaf.is_floating_point() else 0.0 for leaf in leaves)
-    return torch.cat([leaf.flatten(1).double().cpu() for leaf in leaves], 1).numpy(), eps
+        if not isinstance(model, Recurrence):
+            elements, model = model.encode(elements), model.recurrence
+        last = model.scan_encoded(elements).last
+    return torch.cat([leaf.flatten(1).double().cpu() for leaf in tree_leaves(last)], 1).numpy()
 
 
 def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool = False) -> list[int]:
@@ -580,23 +424,3 @@ def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool =
         return list(range(low, high + 1))
     spread = np.geomspace(low, high, most) if geometric else np.linspace(low, high, most)
     return np.unique(np.round(spread).astype(int)).tolist()
-
-
-def _seed(generator: torch.Generator | None) -> int:
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise InputTypeError(f"generator must be one of torch, torch.Generator().manual_seed(0) say; got {generator!r}")
-    device = "cpu" if generator is None else generator.device
-    return int(torch.randint(2**62, (), generator=generator, device=device))
-
-
-def _numpy(values: Any) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-
-
-def _checked_names(what: str, names: Sequence[str] | None, expected: int | None) -> list[str] | None:
-    if names is None:
-        return None
-    names = [str(name) for name in names]
-    if expected is not None and len(names) != expected:
-        raise InputError(f"{what} must hold {expected} names; got {len(names)}")
-    return names

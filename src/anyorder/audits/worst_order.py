@@ -41,15 +41,15 @@ def search_orderings(
     while proposed:
         which = np.repeat(list(proposed), [len(orders) for orders in proposed.values()])
         gaps = evaluate(which, [order for orders in proposed.values() for order in orders])
-        known = which[: len(gaps)]
-        for i, orders in list(proposed.items()):
-            searches[i].learn(orders, gaps[known == i])
-            try:
-                proposed[i] = running[i].send(gaps[known == i])
-            except StopIteration:
-                del proposed[i]
+        for i, orders in proposed.items():
+            searches[i].learn(orders, gaps[which[: len(gaps)] == i])
         if len(gaps) < len(which):
             break
+        for i in list(proposed):
+            try:
+                proposed[i] = running[i].send(gaps[which == i])
+            except StopIteration:
+                del proposed[i]
     return searches
 
 

@@ -38,8 +38,8 @@ def test_order_failure_shows_both_orders_and_outputs(generator):
         assert_order_invariant(lambda e: e[:, -1], x, generator=generator)
     assert str(failure.value) == (
         "the output depends on the order of the elements (largest difference 1, allowed 1e-05)\n"
-        "  sample 1, order [0, 1] (given): [2.0]\n"
-        "  sample 1, order [1, 0]:         [1.0]"
+        "  set 1, order [0, 1] (given): [2.0]\n"
+        "  set 1, order [1, 0]: [1.0]"
     )
 
 
@@ -49,9 +49,9 @@ def test_order_tolerances(generator):
     assert_order_invariant(lambda e: e[:, -1], x, atol=0.0, rtol=0.01, generator=generator)
     with pytest.raises(AssertionError, match=r"allowed 0 \+ 0.001 of the value"):
         assert_order_invariant(lambda e: e[:, -1], x, atol=0.0, rtol=0.001, generator=generator)
-    with pytest.raises(ao.checks.InputError, match="atol must be at least 0"):
+    with pytest.raises(ao.checks.InputError, match="atol"):
         assert_order_invariant(lambda e: e[:, -1], x, atol=-1.0)
-    with pytest.raises(ao.checks.InputError, match="orderings must be at least 1"):
+    with pytest.raises(ao.checks.InputError, match="orderings"):
         assert_order_invariant(lambda e: e[:, -1], x, orderings=0)
 
 
@@ -87,28 +87,25 @@ def test_padding(ragged):
         return (elements * (torch.arange(elements.shape[1]) < lengths[:, None])[:, :, None]).sum(1)
 
     assert_padding_invariant(multiplied, elements, lengths, fills=(0.0, 1000.0))
-    with pytest.raises(AssertionError, match="padding set to nan reaches the output"):
+    with pytest.raises(AssertionError, match="padding set to nan"):
         assert_padding_invariant(multiplied, elements, lengths)
     with pytest.raises(AssertionError, match="padding set to 1000"):
         assert_padding_invariant(lambda e, lengths: e.sum(1), elements, lengths)
-    with pytest.raises(AssertionError, match="depends on padding or batch mates"):  # extra zeros are felt
+    with pytest.raises(AssertionError, match="depends on padding"):  # extra zeros are felt
         assert_padding_invariant(lambda e, lengths: masked_sum(e, lengths) + e.shape[1], elements, lengths, fills=(0,))
     with pytest.raises(AssertionError) as failure:  # the batch is felt
         assert_padding_invariant(
             lambda e, lengths: masked_sum(e, lengths) - masked_sum(e, lengths).mean(0), elements, lengths
         )
-    assert "elements alone: [0.0, 0.0]" in str(failure.value)
+    assert "alone: [0.0, 0.0]" in str(failure.value)
 
 
 def test_padding_refusals(ragged):
-    with pytest.raises(ao.checks.InputError, match="needs lengths"):
-        assert_padding_invariant(masked_sum, ragged[0], None)
-    with pytest.raises(ao.checks.InputTypeError, match="needs a model that takes lengths"):
-        assert_padding_invariant(lambda e: e.sum(1), *ragged)
-    with pytest.raises(ao.checks.InputError, match="fills must name at least one number"):
-        assert_padding_invariant(masked_sum, *ragged, fills=())
-    with pytest.raises(ao.checks.InputError, match="NaN is none for whole numbers"):
-        assert_padding_invariant(masked_sum, ragged[0].long(), ragged[1], fills=(float("nan"),))
+    for model, lengths in ((masked_sum, None), (lambda e: e.sum(1), ragged[1])):
+        with pytest.raises(ao.checks.InputError, match="lengths"):
+            assert_padding_invariant(model, ragged[0], lengths)
+    with pytest.raises(ao.checks.InputError, match="extra"):
+        assert_padding_invariant(masked_sum, *ragged, extra=-1)
 
 
 def test_padding_of_numpy_functions_and_estimators():
@@ -120,7 +117,9 @@ def test_padding_of_numpy_functions_and_estimators():
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_chunks(kind, ragged):
-    assert_chunking_invariant(kind(2, 5, num_layers=2, batch_first=True), *ragged)
+    first, second = kind(2, 5, num_layers=2, batch_first=True), kind(2, 5, num_layers=2)
+    assert_chunking_invariant(first, *ragged)
+    assert_chunking_invariant(second, ragged[0].transpose(0, 1), ragged[1])
     assert_chunking_invariant(ao.RecurrentSetModel(2, 3), *ragged)
     assert_chunking_invariant(known.sum(), ragged[0][:, :, :1])
 
@@ -146,24 +145,14 @@ def test_chunk_failure_shows_both_outputs(ragged):
     with pytest.raises(AssertionError) as failure:
         assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(2,))
     assert str(failure.value) == (
-        "the output depends on the pieces the elements arrive in (largest difference 2, allowed 1e-05)\n"
-        "  sample 0, all 4 elements at once: [4.0]\n"
-        "  sample 0, in pieces of 2: [2.0]"
+        "the output depends on the chunks (largest difference 2, allowed 1e-05)\n"
+        "  set 0, all at once: [4.0]\n"
+        "  set 0, in chunks of 2: [2.0]"
     )
 
 
 def test_chunk_refusals(ragged):
     with pytest.raises(ao.checks.InputTypeError, match="recurrence takes"):
         assert_chunking_invariant(3, *ragged)
-    with pytest.raises(ao.checks.InputError, match="chunks must be at least 1"):
+    with pytest.raises(ao.checks.InputError, match="chunks must be"):
         assert_chunking_invariant(nn.GRU(2, 2, batch_first=True), *ragged, chunks=(0,))
-    with pytest.raises(ao.checks.InputError, match="chunks must name at least one number of elements"):
-        assert_chunking_invariant(nn.GRU(2, 2, batch_first=True), *ragged, chunks=())
-
-    class Partial(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.recurrence = ao.recurrence(nn.GRU(2, 2, batch_first=True))
-
-    with pytest.raises(ao.checks.InputTypeError, match="must also have encode and readout"):
-        assert_chunking_invariant(Partial(), *ragged)

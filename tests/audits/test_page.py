@@ -106,12 +106,12 @@ def test_choices_are_named_in_words(pages, results):
 def test_a_comparison_under_a_time_budget_says_what_each_model_saw(tmp_path, results):
     comparison = results[1]
     comparison.html(tmp_path / "all.html")
-    assert "Every model saw the same 60 sets" in (tmp_path / "all.html").read_text()
+    assert "Every model read the same 60 sets" in (tmp_path / "all.html").read_text()
     names = list(comparison.reports)
     fewer = dataclasses.replace(comparison[names[0]], sets=20, orderings=3)
     Comparison({**comparison.reports, names[0]: fewer}).html(tmp_path / "part.html")
     text = (tmp_path / "part.html").read_text()
-    assert "20 to 60 sets in their own order and in 3 to 32 random ones" in text
+    assert "20 to 60 sets in their given order and in 3 to 32 random ones" in text
 
 
 def test_a_good_a_random_and_a_bare_report_have_pages_too(tmp_path):
@@ -131,7 +131,7 @@ def test_a_good_a_random_and_a_bare_report_have_pages_too(tmp_path):
     long = np.random.default_rng(0).standard_normal((4, 60, 9))
     ao.audit(lambda e: e[:, -1, 0], long, generator=rng()).html(tmp_path / "long.html")
     text = (tmp_path / "long.html").read_text()
-    assert "44 more places" in text
+    assert "44 more positions" in text
     assert "5 more not shown" in text
 
 
@@ -143,8 +143,8 @@ def test_pictures(tmp_path, results):
         path = tmp_path / f"picture.{ending}"
         comparison.plot(path)
         assert path.read_bytes().startswith(magic)
-    with pytest.raises(ao.checks.InputError, match=r"must end in .png, .svg, .pdf; got 'picture.bmp'"):
-        results[0].plot(tmp_path / "picture.bmp")
+    with pytest.raises(ValueError, match="bmp"):
+        report.plot(tmp_path / "picture.bmp")
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -262,10 +262,10 @@ def test_with_the_keyboard(visit, pages):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the result"
     page.keyboard.press("Enter")
     assert page.url.endswith("#main")
-    summary = page.locator("summary", has_text="Swaps by distance")
+    summary = page.locator("summary", has_text="Swapping two elements, by distance")
     summary.focus()
     page.keyboard.press("Enter")
-    assert page.get_by_role("region", name="Swaps by distance").is_visible()
+    assert page.get_by_role("region", name="Swapping two elements, by distance").is_visible()
     headings = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(h => +h.tagName[1])")
     assert headings[0] == 1
     assert headings.count(1) == 1

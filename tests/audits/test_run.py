@@ -1,0 +1,523 @@
+"""The audit: known order dependence gives known figures, intervals cover, the search beats chance."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+import tracemalloc
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+
+import anyorder as ao
+from anyorder.audits.intervals import bootstrap_interval, rate_interval
+from anyorder.recurrences import known
+
+MEAN_DISTANCE = 2 / math.sqrt(math.pi)  # E|a − b| of two standard normal numbers
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def total(elements, lengths=None):
+    return elements.sum(1)
+
+
+def last(elements, lengths=None):
+    if lengths is None:
+        return elements[:, -1]
+    return elements[np.arange(len(elements)), np.asarray(lengths) - 1]
+
+
+def half_range(elements, lengths=None):
+    half = elements.shape[1] // 2
+    return elements[:, :half].max(1) - elements[:, half:].min(1)
+
+
+def last_three(elements, lengths=None):
+    return elements[:, -3:].sum(1)
+
+
+def rises_within_two(elements, lengths=None):
+    """How many elements exceed one of the two before them: order beyond the window is never seen."""
+    one, two = elements[:, 1:] > elements[:, :-1], elements[:, 2:] > elements[:, :-2]
+    return one.sum(1) + two.sum(1)
+
+
+def exact_figures(f, n):
+    """Every figure for n independent fair bits, by enumeration of all sets and orderings."""
+    x = np.array(list(product([0.0, 1.0], repeat=n)))[:, :, None]
+    base = f(x).astype(float)
+
+    def gap(orders):
+        return float(np.mean([np.abs(f(x[:, order]) - base).mean() for order in orders]))
+
+    def swapped(i, j):
+        order = list(range(n))
+        order[i], order[j] = j, i
+        return order
+
+    return {
+        "output_gap": gap([list(order) for order in permutations(range(n))]),
+        "by_distance": {d: gap([swapped(i, i + d) for i in range(n - d)]) for d in range(1, n)},
+        "by_position": {p: gap([swapped(p, j) for j in range(n) if j != p]) for p in range(n)},
+    }
+
+
+@pytest.mark.parametrize("f", [total, last, half_range, last_three, rises_within_two])
+def test_figures_equal_their_exact_values(f):
+    n = 6
+    truth = exact_figures(f, n)
+    x = np.random.default_rng(5).integers(2, size=(400, n, 1)).astype(float)
+    report = ao.audit(f, x, generator=rng(1), orderings=24)
+    figures = [(report.output_gap, report.output_gap_ci, truth["output_gap"])]
+    for name in ("by_distance", "by_position"):
+        measured = getattr(report, name)
+        assert list(measured) == list(truth[name])
+        figures += [(value, value.ci, truth[name][key]) for key, value in measured.items()]
+    assert report.by_size[n] == report.output_gap
+    outside = 0
+    for value, (low, high), expected in figures:
+        assert low <= value <= high
+        assert abs(value - expected) <= 1.0 * (high - low) + 1e-12  # four standard errors
+        outside += not low - 1e-12 <= expected <= high + 1e-12
+    assert outside <= 2  # of 12 intervals at 95 %
+
+
+def test_the_last_element_in_closed_form():
+    """Sets of 3, 5 and 9 normal numbers; the class is the sign of the last."""
+    sizes = np.repeat([3, 5, 9], 200)
+    draws = np.random.default_rng(0).standard_normal((600, 9, 1))
+    report = ao.audit(
+        lambda x, lengths: np.concatenate([last(x, lengths), -last(x, lengths)], axis=1),
+        draws,
+        sizes,
+        generator=rng(3),
+        labels=(last(draws, sizes)[:, 0] < 0).astype(int),
+    )
+    assert report.task == "classification"
+    moved = np.mean([(n - 1) / n for n in (3, 5, 9)])
+    assert report.output_gap_ci[0] <= MEAN_DISTANCE * moved <= report.output_gap_ci[1]
+    assert report.flip_rate_ci[0] <= moved / 2 <= report.flip_rate_ci[1]
+    for n in (3, 5, 9):
+        low, high = report.by_size[n].ci
+        assert low <= MEAN_DISTANCE * (n - 1) / n <= high
+    assert report.accuracy == 1.0
+    assert report.accuracy_shuffled == pytest.approx(1 - report.flip_rate)
+    assert {(a, b) for a, b, _ in report.flips} == {("0", "1"), ("1", "0")}
+    assert sum(rate for *_, rate in report.flips) == pytest.approx(report.flip_rate)
+    assert report.spread == pytest.approx(MEAN_DISTANCE, rel=0.1)
+    assert report.verdict().tone == "bad"
+
+
+def test_a_window_limits_the_distance_curve():
+    """Only the last w = 3 of 12 elements count: a swap d apart is felt if it crosses the border."""
+    n, w = 12, 3
+    x = np.random.default_rng(1).standard_normal((256, n, 1))
+    report = ao.audit(lambda e: e[:, -w:].sum(1), x, generator=rng(0), orderings=8, search=0)
+    for d, value in report.by_distance.items():
+        crossing = sum(1 for i in range(n - d) if i < n - w <= i + d)
+        assert value == pytest.approx(MEAN_DISTANCE * crossing / (n - d), rel=0.35)
+    inside = np.mean([report.by_position[p] for p in range(n - w, n)])
+    outside = np.mean([report.by_position[p] for p in range(n - w)])
+    assert inside == pytest.approx(MEAN_DISTANCE * (n - w) / (n - 1), rel=0.1)
+    assert outside == pytest.approx(MEAN_DISTANCE * w / (n - 1), rel=0.1)
+
+
+def test_sums_are_told_to_ignore_order():
+    x = torch.randint(-9, 9, (50, 8, 2), generator=rng()).float()
+    report = ao.audit(total, x, generator=rng())
+    assert report.output_gap == report.flip_rate == report.worst_gap == 0
+    assert report.output_gap_ci == (0.0, 0.0)
+    assert report.flip_rate_ci == pytest.approx((0.0, 1 - 0.025 ** (1 / 50)))
+    assert set(report.by_distance.values()) == set(report.by_position.values()) == {0.0}
+    assert str(report).startswith("Order does not matter.")
+    rounded = ao.audit(total, torch.randn(50, 40, 1, generator=rng()), generator=rng())
+    assert 0 < rounded.worst_gap < 1e-4
+    assert str(rounded).startswith("Order makes no practical difference.")
+
+
+def test_intervals_cover_the_truth():
+    """100 repetitions at nominal 95 %: output gap and flip rate of a model that reads the last element."""
+    n, covered, flips_covered, distances = 5, 0, 0, []
+    source = np.random.default_rng(11)
+    for repetition in range(100):
+        x = source.standard_normal((60, n, 1))
+        report = ao.audit(
+            lambda e: np.concatenate([e[:, -1], -e[:, -1]], axis=1),
+            x,
+            orderings=6,
+            search=0,
+            generator=rng(repetition),
+        )
+        low, high = report.output_gap_ci
+        covered += low <= MEAN_DISTANCE * (n - 1) / n <= high
+        low, high = report.flip_rate_ci
+        flips_covered += low <= (n - 1) / n / 2 <= high
+        low, high = report.by_distance[1].ci
+        distances.append(low <= MEAN_DISTANCE / (n - 1) <= high)
+    for count in (covered, flips_covered, sum(distances)):
+        assert 88 <= count <= 99
+
+
+def test_the_interval_of_rare_flips_covers_the_truth_too():
+    """The class is whether the last of four numbers exceeds 0.98: a fifth of such audits of 20 sets see no flip."""
+    truth = 2 * 0.02 * 0.98 * 3 / 4
+    covered, unseen = 0, 0
+    for repetition in range(100):
+        x = torch.rand(20, 4, 1, generator=rng(repetition))
+        report = ao.audit(lambda e: e[:, -1] > 0.98, x, task="classification", search=0, generator=rng(repetition))
+        low, high = report.flip_rate_ci
+        assert low < high
+        covered += low <= truth <= high
+        unseen += report.flip_rate == 0
+    assert unseen >= 10
+    assert covered >= 90
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, (0.0, 0.1684)), (1.0, (0.8316, 1.0)), (0.5, (0.4158, 0.5842))])
+def test_equal_rates_have_exact_bounds(rate, expected):
+    assert rate_interval(np.full(20, rate), np.random.default_rng(0)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_one_set_has_no_interval_and_nothing_to_compare_with(tmp_path):
+    x = np.random.default_rng(0).standard_normal((1, 5, 1))
+    report = ao.audit(last, x, generator=rng())
+    assert report.output_gap_ci is report.by_size[5].ci is None
+    assert str(report).startswith("Order matters. A random order moves the output by")
+    assert "There is one set only, so there is no difference between sets to compare this with." in str(report)
+    assert "interval" not in str(report)
+    json.dumps(report.to_dict(), allow_nan=False)
+    report.html(tmp_path / "one.html")
+    report.plot(tmp_path / "one.png")
+    page = (tmp_path / "one.html").read_text()
+    assert "95 % interval –" in page
+    assert not re.search(r">\s*(inf|nan|None)\b", page)
+    alike = ao.audit(last, np.tile(x, (3, 1, 1)), generator=rng())
+    assert "All sets get the same output, so" in str(alike)
+    rounded = ao.audit(total, torch.rand(1, 10, 1, generator=rng()), generator=rng())
+    assert "no practical difference" in str(rounded)
+    assert "while the output itself is about" in str(rounded)
+    assert report.order_gap == math.inf
+
+
+def test_the_verdict_says_only_what_was_done():
+    x = np.ones((6, 3, 1))
+    sizes = [1, 3, 1, 2, 0, 3]
+    assert "None of the 12 random orderings of 3 sets changed the output." in str(
+        ao.audit(total, x, sizes, orderings=4, search=0, generator=rng())
+    )
+    assert "and no ordering of the search, changed" in str(ao.audit(total, x, sizes, generator=rng()))
+    assert str(ao.audit(total, x, np.ones(6, int), generator=rng())).startswith("There is nothing to reorder.")
+    report = ao.audit(last, torch.randn(2000, 30, 1), orderings=10000, seconds=0.05, search=0, generator=rng())
+    assert report.orderings < 10000
+    assert {case.tried for case in report.worst} == {report.orderings}
+
+
+def test_bootstrap_of_a_mean_agrees_with_theory():
+    values = np.random.default_rng(0).standard_normal(400)
+    low, high = bootstrap_interval(values, np.random.default_rng(1), 4000)
+    error = values.std() / 20
+    assert (low, high) == pytest.approx((values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=error / 5)
+
+
+def random_gru(seed, features=2):
+    torch.manual_seed(seed)
+    return ao.RecurrentSetModel(features, 3, hidden=12).eval()
+
+
+def test_the_worst_of_all_samples_is_reported():
+    x = np.random.default_rng(2).standard_normal((30, 10, 1))
+    x[17, 3] = 100.0
+    report = ao.audit(last, x, generator=rng())
+    assert report.worst_set == 17
+    assert report.worst_ordering[-1] == 3
+    assert report.worst_gap == pytest.approx(abs(100 - x[17, -1, 0]))
+
+
+def test_a_sample_that_always_moves_crowds_out_no_other():
+    """The quiet set moves in one of its 720 orders, by far the most; the loud one a little in every order."""
+    x = np.array([[3.0, 1, 4, 0, 5, 2], [10, 11, 12, 13, 14, 15]])[:, :, None]
+
+    def predict(elements):
+        quiet, reverse = elements[:, :, 0].min(1) == 10, (np.diff(elements[:, :, 0]) < 0).all(1)
+        return np.where(quiet, 1e6 * reverse, 1e3 * elements[:, -1, 0])
+
+    report = ao.audit(predict, x, generator=rng(), search=1000)
+    assert report.worst_gap == 1e6
+    assert [case.index for case in report.worst] == [1, 0]
+
+
+def test_state_gap_by_prefix_length():
+    """A state that is the last element: after m elements the order gap is √((m − 1)/m)."""
+    keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 2))
+    report = ao.audit(keep, torch.randn(256, 6, 2, generator=rng(4)), generator=rng())
+    assert report.task == "regression"
+    assert list(report.state_gap) == [2, 3, 4, 5, 6]
+    for m, value in report.state_gap.items():
+        assert value == pytest.approx(math.sqrt((m - 1) / m), rel=0.1)
+    summing = ao.audit(known.sum(), torch.randint(9, (20, 6, 1), generator=rng()).float(), generator=rng())
+    assert set(summing.state_gap.values()) == {0.0}
+    assert ao.audit(total, torch.zeros(3, 4, 1), generator=rng()).state_gap is None
+    model = ao.audit(random_gru(0), torch.randn(20, 6, 2), torch.tensor([6, 3] * 10), generator=rng())
+    assert 0 < model.state_gap[6] < 2
+    assert model.state_gap[6].sets == 10
+
+
+@pytest.mark.parametrize(("first", "prefixes"), [(3.0, {2, 3, 4}), (0.0, {3, 4})])
+def test_state_gap_of_sets_that_begin_alike(first, prefixes):
+    """After two elements all sets are in one state: what moves there is held against its rounding error."""
+    keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 1))
+    x = torch.randn(16, 4, 1, generator=rng())
+    x[:, :2] = torch.tensor([[7.0], [first]])
+    report = ao.audit(keep, x, generator=rng())
+    assert set(report.state_gap) == prefixes
+    assert 0 < max(report.state_gap.values()) < 1e16
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("model", ["recurrent", "deepsets", "set-transformer"])
+def test_state_gap_of_an_estimator_is_that_of_its_model(model):
+    sets = [np.random.default_rng(i).standard_normal((3 + i % 3, 2)) for i in range(20)]
+    estimator = ao.SetClassifier(model=model, epochs=1, random_state=0).fit(sets, [i % 2 for i in range(20)])
+    estimator.model_.train()  # audited in evaluation mode all the same
+    gaps = [ao.audit(p, sets, generator=rng(), search=0).state_gap for p in (estimator, estimator.predict_proba)]
+    assert gaps[0] == gaps[1] == ao.audit(estimator.model_, sets, generator=rng(), search=0).state_gap
+    assert estimator.model_.training
+    assert (gaps[0] is None) == (model == "set-transformer")  # which has no states
+    if gaps[0] is not None:
+        assert list(gaps[0]) == [2, 3, 4, 5]
+        assert (max(gaps[0].values()) > 1e-6) == (model == "recurrent")
+
+
+def test_the_generator_is_the_only_randomness():
+    x = torch.randn(30, 9, 2, generator=rng())
+    model = random_gru(1)
+    before = torch.get_rng_state()
+    one = ao.audit(model, x, generator=rng(5), search=60)
+    assert torch.equal(before, torch.get_rng_state())
+    two, other = (ao.audit(model, x, generator=rng(seed), search=60) for seed in (5, 6))
+    drop = ("seconds",)
+    figures = [{k: v for k, v in r.to_dict().items() if k not in drop} for r in (one, two, other)]
+    assert figures[0] == figures[1] != figures[2]
+    torch.manual_seed(3)
+    first = ao.audit(model, x, search=0).output_gap
+    torch.manual_seed(3)
+    assert ao.audit(model, x, search=0).output_gap == first
+
+
+def test_to_dict_is_json():
+    report = ao.audit(random_gru(1), torch.randn(9, 5, 2), labels=torch.zeros(9, dtype=torch.int64), generator=rng())
+    figures = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert figures["by_distance"][0].keys() == {"distance", "gap", "low", "high", "sets"}
+    assert figures["worst_ordering"] == report.worst_ordering.tolist()
+    assert figures["verdict"] == str(report)
+
+
+def test_regression_scores():
+    x = np.random.default_rng(0).standard_normal((300, 5, 1))
+    report = ao.audit(last, x, labels=x[:, -1, 0], generator=rng())
+    assert report.task == "regression"
+    assert report.flip_rate is None
+    assert report.accuracy is None
+    assert report.rmse == 0.0
+    assert report.rmse_shuffled == pytest.approx(math.sqrt(2 * 4 / 5), rel=0.05)  # E(a − b)² = 2
+    assert report.order_gap == pytest.approx(math.sqrt(4 / 5), rel=0.05)
+
+
+def test_memory_follows_neither_permutations_nor_samples():
+    rows = []
+
+    def spy(elements, lengths):
+        rows.append(elements.size)
+        return elements[:, -1]
+
+    x = np.random.default_rng(0).standard_normal((2000, 50, 4)).astype(np.float32)
+    peaks = [peak_memory(lambda p=p: ao.audit(spy, x, orderings=p, search=50, generator=rng())) for p in (2, 40)]
+    assert max(rows) <= 2_000_000
+    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 40e6
+
+
+def peak_memory(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("others", [5000, 7])
+def test_memory_of_long_sets_is_that_of_a_block(others):
+    """Ten sets of 5,000 numbers, or one and nine of 7 whose orderings are all tried: 0.4 MB of data."""
+    x = np.random.default_rng(0).standard_normal((10, 5000, 1))
+    sizes = np.array([5000, *[others] * 9])
+    options = {"orderings": 2, "search": 400, "search_sets": 4}
+    assert peak_memory(lambda: ao.audit(last, x, sizes, generator=rng(), **options)) < 30e6
+
+
+def test_memory_grows_with_a_set_and_not_with_its_orderings():
+    """Ten times as long sets, beyond the size of a block: no more than ten times the memory, few copies of a set."""
+    peaks = []
+    for size in (100_000, 1_000_000):
+        x = [np.random.default_rng(0).standard_normal((size, 1)), *np.zeros((20, 3, 1))]
+        peaks.append(
+            peak_memory(
+                lambda x=x: ao.audit(
+                    lambda e, n: e[np.arange(len(e)), n - 1], x, search=8, orderings=2, generator=rng()
+                )
+            )
+        )
+    assert peaks[1] < 30 * 8e6
+    assert peaks[1] < 10 * peaks[0]
+
+
+def test_sets_that_cannot_be_reordered():
+    report = ao.audit(last, np.ones((3, 1, 1)), labels=np.ones(3), generator=rng())
+    assert report.output_gap == report.worst_gap == 0
+    assert report.worst_set is None
+    assert report.by_distance == {}
+    assert report.rmse == report.rmse_shuffled == 0
+    mixed = ao.audit(total, np.ones((4, 3, 1)), [1, 3, 1, 2], labels=np.zeros(4), generator=rng())
+    assert mixed.rmse == mixed.rmse_shuffled == pytest.approx(math.sqrt(15 / 4))  # the padding does not count
+    assert mixed.notes == ["2 of 4 sets have fewer than two elements. Their gap is 0."]
+    empty = ao.audit(lambda e, n: np.asarray(n, float), np.ones((2, 3, 1)), [0, 3], generator=rng())
+    assert empty.by_size.keys() == {0, 3}
+
+
+def test_many_sizes_are_grouped():
+    sizes = np.arange(2, 62)
+    x = np.random.default_rng(0).standard_normal((60, 61, 1))
+    report = ao.audit(last, x, sizes, generator=rng(), search=0)
+    assert len(report.by_size) <= 24
+    assert min(report.by_size) == 2
+    assert sum(value.sets for value in report.by_size.values()) == 60
+    assert min(report.by_distance) == 1
+    assert max(report.by_distance) == 60
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves only as predictors say."""
+    now = [0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_parts_that_a_time_budget_cuts_are_named(clock):
+    """Every call takes a second: both curves end with some points measured."""
+
+    def slow(elements):
+        clock[0] += 1
+        return elements[:, -1]
+
+    for seconds, cut in ((16, True), (1000, False)):
+        report = ao.audit(slow, torch.randn(10, 6, 1), orderings=4, seconds=seconds, search=0, generator=rng())
+        assert report.by_distance
+        assert report.by_position
+        for kind in ("distance", "position"):
+            assert any(f"swaps by {kind}" in note for note in report.notes) == cut
+
+
+@pytest.mark.parametrize(("sets", "size", "batch_size"), [(20, 7, None), (3000, 10, None), (8, 40, 5), (400, 3, 1)])
+def test_the_time_budget_is_kept_to_within_one_block(clock, sets, size, batch_size):
+    """Every row takes a second; what is still read when time is up is one block at most."""
+    blocks, x = [], np.random.default_rng(0).standard_normal((sets, size, 1))
+
+    def slow(elements):
+        clock[0] += len(elements)
+        blocks.append(len(elements))
+        return elements[:, -1]
+
+    for seconds in (300, 1500, 6000):
+        clock[0] = 0
+        blocks.clear()
+        report = ao.audit(slow, x, seconds=seconds, batch_size=batch_size, generator=rng())
+        assert clock[0] <= seconds + max(blocks)
+        assert max(blocks) <= seconds / 4
+        assert report.worst_gap > 0
+        assert len(report.set_gaps) == len(report.sizes) == report.sets
+        part = f"The time budget was enough for {report.sets:,} of {sets:,} sets, drawn at random"
+        assert (report.sets < sets) == any(part in note for note in report.notes)
+    assert (report.sets == sets) == (sets < 3000)
+
+
+def test_the_part_of_the_sets_that_a_time_budget_allows_is_random(clock):
+    """The first half of the sets have one element and the other half move: a part of them shows both alike."""
+    x, sizes = np.random.default_rng(0).standard_normal((2000, 5, 1)), np.repeat([1, 5], 1000)
+
+    def slow(elements, lengths):
+        clock[0] += 1
+        return last(elements, lengths)
+
+    for seconds in (10, 30):  # ends within the first random orderings, or within the given order
+        clock[0] = 0
+        report = ao.audit(slow, x, sizes, seconds=seconds, batch_size=50, generator=rng())
+        assert 50 <= report.sets < 1000
+        assert (report.sizes == sizes[report.audited]).all()
+        assert 0.3 < (report.sizes == 5).mean() < 0.7
+        assert report.sizes[report.audited == report.worst_set] == [5]
+        assert report.output_gap == pytest.approx(MEAN_DISTANCE * 4 / 5 / 2, rel=0.4)
+
+
+def test_a_hopeless_time_budget_still_gives_a_report(capsys):
+    report = ao.audit(last, torch.randn(20, 5, 1), seconds=1e-9, progress=True, generator=rng())
+    assert report.orderings >= 1
+    assert report.worst_gap > 0
+    assert report.repeat_gap is None
+    shown = capsys.readouterr()
+    assert "random orderings" in shown.err
+    assert shown.out == ""
+
+
+# Comparison
+
+
+def test_a_comparison_uses_the_same_orderings_and_marks_the_choices():
+    x = np.random.default_rng(0).standard_normal((80, 5, 1))
+    labels = (x.sum(1)[:, 0] > 0).astype(int)
+
+    def scores(value):
+        return np.concatenate([-value, value], axis=1)
+
+    models = {
+        "sum": lambda e: scores(e.sum(1)),
+        "last": lambda e: scores(e[:, -1]),
+        "again": lambda e: scores(e[:, -1]),
+    }
+    comparison = ao.audit(models, x, labels=labels, generator=rng(), orderings=8)
+    assert comparison["last"].output_gap == comparison["again"].output_gap
+    rows = {row["model"]: row for row in comparison.table()}
+    assert [rows[name]["choice"] for name in models] == [True, False, False]
+    assert (rows["sum"]["metric"], rows["sum"]["score"]) == ("accuracy", 1.0)
+    lines = str(comparison).splitlines()
+    assert [line.split()[0] for line in lines] == ["model", "sum", "last", "again"]
+    assert lines[1].split()[-1] == "choice"
+    assert not lines[2].endswith("choice")
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+def test_a_smaller_error_and_a_smaller_order_gap_are_better():
+    x = np.random.default_rng(0).standard_normal((80, 5, 1))
+    models = {"good": lambda e: e.sum(1), "poor": lambda e: 2 * e.sum(1), "last": lambda e: e[:, -1]}
+    rows = {row["model"]: row for row in ao.audit(models, x, labels=x.sum(1), search=0, generator=rng()).table()}
+    assert rows["good"]["metric"] == "rmse"
+    assert rows["good"]["score"] < rows["last"]["score"]
+    assert [rows[name]["choice"] for name in models] == [True, False, False]
+    unlabeled = ao.audit(models, x, search=0, generator=rng()).table()
+    assert [row["choice"] for row in unlabeled][2] is False
+    assert unlabeled[0]["score"] is None
+
+
+def test_a_comparison_says_whose_outputs_are_blurred():
+    noise = np.random.default_rng(0)
+    x = np.random.default_rng(0).standard_normal((40, 5, 1))
+    models = {"noise": lambda e: noise.standard_normal(len(e)), "mates": lambda e: e.sum(1) - e.sum(1).mean()}
+    lines = str(ao.audit(models, x, search=0, generator=rng())).splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == ["random", "batch"]
