@@ -285,7 +285,7 @@ def test_a_predictor_that_needs_some_elements():
 
     sets = torch.randn(6, 4, 1)
     assert ao.audit(variance, sets, torch.tensor([2, 3, 4, 4, 4, 4]), generator=rng()).worst_gap < 1e-5
-    with pytest.raises(ao.checks.InputError, match="predict failed .*1 to 1 elements .*two numbers"):
+    with pytest.raises(ao.checks.InputError, match=r"predict failed .*1 to 1 elements .*two numbers"):
         ao.audit(variance, sets, torch.tensor([1, 2, 4, 4, 4, 4]), generator=rng())
     with pytest.raises(ao.checks.InputError, match="predict failed on a list of arrays"):
         ao.audit(lambda e: e.sum(1), [np.ones((2, 1)), np.ones((1, 1))], generator=rng())

@@ -159,7 +159,8 @@ def _require_same(what: str, given: np.ndarray, outputs: np.ndarray, atol: float
     at = int(excess.max(axis=1).argmax())
     bound = f"{atol:g}" if rtol == 0 else f"{atol:g} + {rtol:g} of the value"
     one, other = inputs(at)
+    largest = f"{np.abs(outputs[at] - given[at]).max():.6g}"
     raise AssertionError(
-        f"the output depends on {what} (largest difference {np.abs(outputs[at] - given[at]).max():.6g}, allowed {bound})\n"
+        f"the output depends on {what} (largest difference {largest}, allowed {bound})\n"
         f"  set {at}, {one}: {given[at].tolist()}\n  set {at}, {other}: {outputs[at].tolist()}"
     )
