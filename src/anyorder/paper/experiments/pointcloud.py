@@ -21,7 +21,7 @@ def clouds(
     points: int, claim: str, choices: str, plan: Plan, paper: dict[str, Any], expected: list[Expected], run: Run = run
 ) -> Experiment:
     small: dict[str, Any] = {key: [8] for key in ("encoder", "readout", "phi", "rho")}
-    small |= {"epochs": 1, "batch_size": 8, "validation": 0.3}
+    small |= {"steps": 0, "epochs": 1, "batch_size": 8, "validation": 0.3}
     small |= {key: value for key, value in {"truncate": 10, "begin_with": 12}.items() if key in plan.fixed}
     return Experiment(
         name="pointcloud" if points == 100 else f"pointcloud-{points}",

@@ -1,0 +1,261 @@
+"""From a trial to its outcomes: every arm of every experiment runs, learns what it should, and repeats itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from anyorder.data.sets import SetData
+from anyorder.models.deep_sets import DeepSets
+from anyorder.models.recurrent import RecurrentSetModel
+from anyorder.paper.data import generated
+from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.runner import arms
+from anyorder.paper.runner.arms import Recorded, Variants, build_model, order_figures, run
+from anyorder.paper.runner.trial import Trial
+
+CASES = [
+    pytest.param(name, method, id=f"{name}-{method}")
+    for name in EXPERIMENTS
+    if name not in ("range", "variance")  # the same methods as sum
+    for method in EXPERIMENTS[name].plan("smoke").methods
+]
+NUMBERS = {
+    "task": "sum", "alphabet": 10, "n": 5, "labels": 200, "steps": 150, "batch_size": 50, "learning_rate": 0.01,
+    "embedding": 8, "cell": "gru", "hidden": 16, "validation": 100, "test": 300,
+}  # fmt: skip
+RECORDED = {
+    "labels": 1.0, "validation": 0.2, "hidden": 12, "steps": 6, "batch_size": 16, "learning_rate": 0.02,
+    "penalty_weight": 1.0, "votes": 2,
+}  # fmt: skip
+TIMINGS = {"training_seconds", "samples_per_second"}
+
+
+def on_numbers(method: str, tmp_path, seed: int = 0, **setting):
+    return run(Trial("test", method, {**NUMBERS, **setting}, seed, "smoke"), None, tmp_path)
+
+
+def on_beats(method, workdir, data=None, orderings=None, **setting):
+    trial = Trial("test", method, {**RECORDED, **setting}, seed=0, scale="smoke")
+    (outcome,) = run(trial, data or generated.beats(), workdir, orderings=orderings)
+    assert min(outcome["metrics"][k] for k in TIMINGS) > 0
+    return {**outcome, "metrics": {k: v for k, v in outcome["metrics"].items() if k not in TIMINGS}}
+
+
+@pytest.fixture(scope="module")
+def small_data():
+    found = {}
+
+    def load(experiment):
+        if experiment.data is not None and experiment.name not in found:
+            found[experiment.name] = experiment.data("smoke")
+        return found.get(experiment.name)
+
+    return load
+
+
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_every_arm_of_every_experiment_runs(name, method, tmp_path, small_data):
+    experiment = EXPERIMENTS[name]
+    trial = experiment.trials("smoke", only=[method])[0]
+    outcomes = experiment.run(trial, small_data(experiment), tmp_path)
+    assert len(outcomes) == len(trial.setting.get("lengths") or [0])
+    for outcome in outcomes:
+        assert {"state_gap_squared", "train_loss", experiment.headline} <= set(outcome["metrics"])
+        assert experiment.select in outcome["validation"]
+        assert min(outcome["parameters"], outcome["steps"], outcome["reads"]) > 0
+
+
+def test_a_trial_repeats_itself_and_leaves_the_global_generator_alone(tmp_path):
+    before = torch.random.get_rng_state()
+    first = on_numbers("sire", tmp_path, penalty_weight=1.0)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(99)
+    assert on_numbers("sire", tmp_path, penalty_weight=1.0) == first
+    assert on_numbers("sire", tmp_path, penalty_weight=1.0, seed=1) != first
+
+
+def test_training_helps_and_penalties_take_order_out(tmp_path):
+    arms = [("plain", {}), ("sire", {"penalty_weight": 100.0}), ("sub", {"penalty_weight": 10.0})]
+    figures = {method: on_numbers(method, tmp_path, **more)[0]["metrics"] for method, more in arms}
+    untrained = on_numbers("plain", tmp_path, steps=1)[0]["metrics"]
+    assert figures["plain"]["mae"] < untrained["mae"] / 3
+    for method in ("sire", "sub"):
+        assert figures[method]["state_gap_squared"] < figures["plain"]["state_gap_squared"] / 10
+
+
+def test_pooling_ignores_order_and_unlabeled_sets_reach_the_penalty(tmp_path):
+    assert on_numbers("deepsets", tmp_path)[0]["metrics"]["state_gap_squared"] < 1e-9
+    alone = on_numbers("sire", tmp_path, penalty_weight=10.0)
+    helped = on_numbers("sire+unlabeled", tmp_path, penalty_weight=10.0, unlabeled=400)
+    assert alone[0]["metrics"] != helped[0]["metrics"]
+
+
+def test_pi_sgd_is_measured_by_the_mean_of_many_orderings_and_by_one(tmp_path):
+    (shuffled,), (plain,) = (on_numbers(method, tmp_path) for method in ("pi-sgd", "plain"))
+    assert shuffled["metrics"]["mae"] < shuffled["metrics"]["mae_one_ordering"]  # errors average out
+    assert not any(name.endswith("_one_ordering") for name in plain["metrics"])
+    assert (shuffled["reads"], plain["reads"]) == (20, 1)
+
+
+def test_an_adaptive_weight_is_reported_and_a_curve_is_kept(tmp_path):
+    (found,) = on_numbers("sire+budget", tmp_path, target_gap=0.001, penalty_weight=None, curve=True)
+    assert found["metrics"]["final_weight"] > 1.0
+    curve = found["curve"]
+    assert len({len(values) for values in curve.values()}) == 1
+    assert 10 <= len(curve["epoch"]) <= 40
+    assert curve["seconds"] == sorted(curve["seconds"])
+    assert curve["loss"][-1] < curve["loss"][0] / 3
+
+
+def test_models_start_from_the_seed():
+    one, same, other = (build_model("plain", NUMBERS, 1, 1, seed=seed) for seed in (0, 0, 1))
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), same.parameters(), strict=True))
+    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("method", "bar"), [("plain", 0.8), ("sire-prefix-1", 0.8), ("deepsets", 0.0)])
+def test_beats_are_learned_by_what_reads_order(tmp_path, method, bar):
+    """The class is the bump's place: a recurrence learns it; DeepSets cannot tell the classes apart (1 in 3)."""
+    setting = {"hidden": 16, "steps": 150, "penalty_weight": 0.01, "window": 1}
+    accuracy = on_beats(method, tmp_path, generated.beats(train=120), **setting)["metrics"]["accuracy"]
+    assert accuracy >= bar
+    assert method != "deepsets" or accuracy < 0.55
+
+
+def test_a_finished_training_is_found_in_the_folder(tmp_path):
+    once = on_beats("sire", tmp_path / "a")
+    assert on_beats("sire", tmp_path / "b") == once
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.safetensors")}
+    assert on_beats("sire", tmp_path / "a") == once
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.safetensors")}
+
+
+def test_training_never_sees_the_test_part_nor_its_units(tmp_path):
+    data = generated.beats()
+    far = SetData(data.test.elements[:400] * 100, data.test.offsets[:21], data.test.targets[:20])
+    other = dataclasses.replace(data, test=far)
+    one, two = (on_beats("sire", tmp_path / str(i), d, standardize=True) for i, d in enumerate((data, other)))
+    assert one["validation"] == two["validation"]
+    assert one["metrics"]["train_loss"] == two["metrics"]["train_loss"]
+    assert one["metrics"]["loss"] != two["metrics"]["loss"]
+    five = on_beats("sire", tmp_path / "five", data, standardize=5.0)
+    assert five["validation"] != one["validation"]  # the deviation that every feature gets
+
+
+def test_only_a_penalty_reads_the_unlabeled_rest(tmp_path):
+    data = generated.beats()
+    trial = Trial("test", "sire", {**RECORDED, "labels": 0.2}, seed=0, scale="smoke")
+    problem = Recorded(trial, (data.train, data.test, data.test), 3)
+    assert problem.unlabeled.targets is None
+    assert len(problem.labeled) + len(problem.unlabeled) == len(data.train)
+    few = [on_beats(m, tmp_path / m, labels=0.2, penalty_weight=w) for m, w in (("plain", 0.0), ("sire", 0.0))]
+    assert few[0]["validation"] == few[1]["validation"]  # without weight the rest teaches nothing
+
+
+def test_folds_test_every_bag_once(tmp_path):
+    experiment = EXPERIMENTS["bags"]
+    plan, data = experiment.plan("smoke"), experiment.data("smoke")
+    setting = {**plan.fixed, "data": "musk1", "labels": 1.0, "folds": 4, **plan.methods["deepsets"][0]}
+    (outcome,) = experiment.run(Trial("bags", "deepsets", setting, 0, "smoke"), data, tmp_path)
+    right = outcome["metrics"]["accuracy"] * len(data["musk1"].train)
+    assert right == pytest.approx(round(right), abs=1e-3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"fold-{k}" for k in range(4)]
+
+
+def test_order_figures_know_what_ignores_order():
+    data = generated.beats().test
+    blind = order_figures(DeepSets(1, 3), data, seed=0)
+    assert blind["flip_rate"] == 0
+    assert blind["state_gap_squared"] < 1e-9
+    reader = order_figures(RecurrentSetModel(1, 3), data, seed=0)
+    assert reader["state_gap_squared"] > reader["adjacent_gap"] > 1e-6
+
+
+def test_the_best_epoch_is_kept_and_drawn(tmp_path):
+    outcome = on_beats("plain", tmp_path, track=True, epochs=4, steps=0)
+    curve = outcome["curve"]["validation"]
+    assert len(curve) == 4
+    assert outcome["validation"]["accuracy"] == pytest.approx(max(curve), abs=1e-5)
+
+
+def test_a_recurrence_can_be_tested_by_the_mean_over_orderings_too(tmp_path):
+    voted = on_beats("pi-sgd", tmp_path / "votes", votes=20)
+    both = on_beats("pi-sgd", tmp_path / "both", votes=1, orderings=20)
+    assert both["metrics"]["accuracy_20_orderings"] == voted["metrics"]["accuracy"]
+    assert (voted["reads"], both["reads"]) == (20, 1)
+    assert "accuracy_20_orderings" not in on_beats("deepsets", tmp_path / "pooled", orderings=20)["metrics"]
+
+
+def test_every_setting_of_an_arm_changes_its_training(tmp_path):
+    shuffled = {"method": "pi-sgd", "votes": 1, "encoder": [8], "steps": 20}
+    plain = on_beats(workdir=tmp_path / "plain", **shuffled)
+    for key, value in {
+        "shuffle_within": 7, "stretch": 1.5, "begin_with": [[0.5, 9]], "label_smoothing": 0.2,
+        "mixed_precision": "bf16", "truncate": 8, "gate_bias_span": 10, "readout_dropout": 0.3, "weight_decay": 0.1,
+    }.items():  # fmt: skip
+        changed = on_beats(workdir=tmp_path / key, **shuffled, **{key: value})
+        assert changed["metrics"]["train_loss"] != plain["metrics"]["train_loss"], key
+
+
+def test_stretched_sets_keep_their_proportions_along_each_axis():
+    elements = torch.rand(400, 7, 3) + 1
+    generator = torch.Generator().manual_seed(0)
+    factors = Variants(stretch=1.25)(elements, None, generator, 0.9)[0] / elements
+    assert torch.allclose(factors, factors[:, :1].expand_as(factors))  # one a set and axis
+    factors = factors[:, 0]
+    assert 0.8 <= factors.min() < 0.802
+    assert 1.247 < factors.max() <= 1.25
+    assert abs(factors.log().mean()) < 0.015  # even in logarithm
+    assert len(factors.flatten().unique()) > 1100
+
+
+def test_small_sets_come_first_and_then_the_whole_ones():
+    elements, lengths = torch.rand(3, 5, 1), torch.tensor([5, 1, 3])
+    variants = Variants(stages=((0.5, 2), (0.8, 4)))
+    for share, most in ((0.0, 2), (0.49, 2), (0.5, 4), (0.79, 4), (0.8, 5), (1.0, 5)):
+        read, sizes = variants(elements, lengths, torch.Generator(), share)
+        assert torch.equal(read, elements[:, :most])
+        assert sizes.tolist() == [min(most, size) for size in (5, 1, 3)]
+
+
+def test_small_sets_chosen_anew_are_of_any_elements_in_their_order():
+    elements = torch.arange(6.0).repeat(2000, 1)[:, :, None]
+    lengths = torch.tensor([6, 4, 1, 0]).repeat(500)
+    variants, generator = Variants(stages=((0.5, 2),), anew=True), torch.Generator().manual_seed(0)
+    read, sizes = variants(elements, lengths, generator, 0.1)
+    assert sizes.reshape(-1, 4).unique(dim=0).tolist() == [[2, 2, 1, 0]]
+    for row, size, pairs in ((0, 6, 15), (1, 4, 6)):
+        first, second = read[row::4, :, 0].unbind(1)
+        assert (first < second).all()
+        assert second.max() == size - 1  # what stands behind the set is never chosen
+        counts = (first * size + second).unique(return_counts=True)[1]
+        assert len(counts) == pairs
+        assert (counts - 500 / pairs).abs().max() < 5 * (500 / pairs) ** 0.5
+    assert torch.equal(variants(elements, lengths, generator, 0.9)[0], elements)
+
+
+def test_5000_points_with_truncated_backpropagation(tmp_path):
+    """The paper's largest table: 5000 points, windows of 1000 steps."""
+    experiment, data = EXPERIMENTS["pointcloud-5000"], generated.clouds(5000, each=2)
+    assert experiment.plan("paper").fixed["truncate"] == 1000
+    plan = experiment.plan("smoke")
+    setting = {**plan.fixed, **plan.methods["sire+shuffle"][0], "truncate": 1000, "validation": 0.5}
+    trial = Trial("pointcloud-5000", "sire+shuffle", setting, seed=0, scale="smoke")
+    (outcome,) = experiment.run(trial, {"5000": data}, tmp_path)
+    assert outcome["steps"] == 1
+    assert outcome["metrics"]["state_gap_squared"] >= 0
+
+
+def test_the_experiments_are_found_in_their_package():
+    assert {"parity", "sum", "half-range", "labels"} <= set(GROUPS["synthetic"])
+    assert {"ecg", "bags", "pointcloud", "perturbed-mnist"} <= set(GROUPS["real"])
+    assert sorted([*GROUPS["synthetic"], *GROUPS["real"]]) == sorted(EXPERIMENTS)
+
+
+def test_the_papers_penalties_are_in_the_units_of_the_state():
+    for method in ("sire", "sire+shuffle", "sub"):
+        assert arms.build_penalty(method, {}).relative is False
+    assert arms.build_penalty("pi-sgd", {}) is None
