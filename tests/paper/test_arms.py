@@ -190,7 +190,7 @@ def test_a_recurrence_can_be_tested_by_the_mean_over_orderings_too(tmp_path):
 
 
 def test_every_setting_of_an_arm_changes_its_training(tmp_path):
-    shuffled = {"method": "pi-sgd", "votes": 1, "encoder": [8], "steps": 20}
+    shuffled = {"method": "pi-sgd", "votes": 1, "encoder": [8], "readout": [8], "steps": 20}
     plain = on_beats(workdir=tmp_path / "plain", **shuffled)
     for key, value in {
         "shuffle_within": 7, "stretch": 1.5, "begin_with": [[0.5, 9]], "label_smoothing": 0.2,
