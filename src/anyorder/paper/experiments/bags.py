@@ -46,9 +46,6 @@ BAGS = Experiment(
     run=run_folds,
     plans=scales(plan, {"folds": 2, "encoder": [8]}, full={"hidden": 64, "steps": 1000}, seeds=20),
     data=partial(load, smoke=generated_bags, real=real_bags),
-    charts=[
-        Chart("penalty_weight", split="labels", every=True, log=True, where={"data": name})
-        for name in ("musk1", "elephant")
-    ],
+    charts=[Chart("labels", split="data", log=True)],
     **RECORDED,
 )

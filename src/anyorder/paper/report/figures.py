@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas  # without pyplot: no global state, nothing to close
 from PIL import Image
 
-from anyorder.paper.report.statistics import Sample, by_seed, matching
+from anyorder.paper.report.statistics import Sample, by_seed
 from anyorder.paper.runner.trial import Chart, Experiment, Row, is_number, spelled
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
@@ -36,7 +36,6 @@ def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[
     return [
         figure
         for chart in experiment.charts or default
-        if not chart.every and chart.minus is None  # the tables have those
         for title, mine in _panels(chart, rows)
         if (figure := _draw(experiment, chart, mine, title))
     ]
@@ -44,11 +43,10 @@ def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[
 
 def _panels(chart: Chart, rows: Sequence[Row]) -> Iterable[tuple[str, Sequence[Row]]]:
     """The title and the rows of each figure of a chart."""
-    named = [str(value) for value in chart.where.values() if isinstance(value, str)]
     found = {json.dumps(value): value for row in rows if (value := row["setting"].get(chart.split)) is not None}
     for value in sorted(found.values()) if chart.split else [None]:
-        shown = [spelled({chart.split: value})] if chart.split else []
-        yield ", ".join(named + shown), [row for row in rows if row["setting"].get(chart.split) in (value, None)]
+        title = spelled({chart.split: value}) if chart.split else ""
+        yield title, [row for row in rows if row["setting"].get(chart.split) in (value, None)]
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Line:
 def lines_of(chart: Chart, rows: Sequence[Row]) -> list[Line]:
     """The lines of ``chart`` through the chosen rows, a line a method and value of the settings ``by``."""
     groups: dict[str, dict[float, list[tuple[int, float]]]] = {}
-    for row in matching([row for row in rows if row["selected"]], chart.where):
+    for row in (row for row in rows if row["selected"]):
         by = [row["setting"][key] for key in chart.by if row["setting"].get(key) is not None]
         for x, y in _points(chart, row):
             label = ", ".join([row["method"], *map(str, by)])

@@ -91,12 +91,11 @@ def judge(experiment: Experiment, rows: Rows, finished: bool) -> tuple[str, list
 def _with_the_paper(experiment: Experiment, chosen: Rows) -> Iterator[Comparison]:
     """The declared figures; one decides where its accepted band has a paper's figure in it."""
     for expected in experiment.expected:
-        if expected.paper is not None:
-            low, high = expected.band
-            ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
-            paper = f"{expected.paper:g}" + (f" ± {expected.sd:g}" if expected.sd is not None else "")
-            where, decides = spelled(dict(expected.where)), -math.inf < low <= expected.paper <= high
-            yield from _within(where, expected.metric, expected.method, ours, low, high, decides, paper=paper)
+        low, high = expected.band
+        ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
+        paper = f"{expected.paper:g}" + (f" ± {expected.sd:g}" if expected.sd is not None else "")
+        where, decides = spelled(dict(expected.where)), -math.inf < low <= expected.paper <= high
+        yield from _within(where, expected.metric, expected.method, ours, low, high, decides, paper=paper)
 
 
 def _within(

@@ -176,38 +176,33 @@ class Plan:
 
 @dataclass(frozen=True)
 class Expected:
-    """A number to stand beside ours: ``metric`` of ``method``'s choice, in the rows whose setting matches ``where``.
+    """A published number: ``metric`` of ``method``'s choice, in the rows whose setting matches ``where``.
 
-    ``paper`` (standard deviation ``sd``) is the published value, None if there is none; ``band`` is what is accepted
-    for the mean over seeds.
+    ``paper`` is its value and ``sd`` its standard deviation; ``band`` is what is accepted for our mean over seeds.
     """
 
     method: str
     metric: str
+    paper: float
     where: Setting = field(default_factory=dict)
-    paper: float | None = None
     sd: float | None = None
     band: tuple[float, float] = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure to draw from rows: ``metric`` against ``x`` (a setting), a line for each value of the settings ``by``.
+    """A figure to draw from the chosen rows: ``metric`` against ``x`` (a setting), a line for each method.
 
-    One figure for each value of the setting ``split``. ``every=True`` draws all candidates instead of the chosen ones;
-    what does not have ``x`` then is a level line. ``curve=True`` takes ``x`` and ``metric`` from the training curves.
-    ``minus`` names a method whose figure is subtracted, seed by seed. ``where`` leaves out rows of other settings.
+    There is one figure for each value of the setting ``split``, and one line for each of the settings ``by``.
+    ``curve=True`` takes ``x`` and ``metric`` from the training curves; ``log`` is the axis of ``x``.
     """
 
     x: str
     metric: str = "accuracy"
     by: Sequence[str] = ()
     split: str | None = None
-    every: bool = False
     curve: bool = False
     log: bool = False
-    minus: str | None = None
-    where: Setting = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
