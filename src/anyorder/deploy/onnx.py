@@ -1,8 +1,7 @@
-"""ONNX graphs of a model's single step and read-out, checked against torch before they are written."""
+"""ONNX graphs of a model's single step and read-out, compared with torch before they are written."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import anyorder
-from anyorder.checks import InputError
+from anyorder.checks import InputError, extra
 from anyorder.deploy.stream import streaming_recurrence
 from anyorder.files import write_atomically
 from anyorder.models import Standardised
@@ -43,63 +42,57 @@ def onnx_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 def export_onnx(
     model: nn.Module, path: str | os.PathLike[str], *, details: Mapping[str, Any] | None = None
 ) -> tuple[Path, Path, float]:
-    """Write the step ``(element [B, D], state_0, …) -> (next_state_0, …)`` and the read-out ``(state_0, …) -> value``.
+    """The paths of the two graphs, and how far onnxruntime and torch differ.
 
-    Returns the two paths and the largest difference from torch that onnxruntime showed over twenty steps, at two
-    batch sizes, on elements and of values in units of the model's own; a difference beyond rounding is an error and
-    nothing is written. The step's metadata, under the key "anyorder", is JSON that holds the start state and
-    ``details``. An embedding's integers are not checked by the graph: a negative one counts from the end.
+    The step is ``(element [B, D], state_0, …) -> (next_state_0, …)``, the read-out ``(state_0, …) -> value``. The
+    difference is the largest of twenty steps at two batch sizes, in the model's own units. If it is more than
+    rounding, nothing is written. The step's metadata, under the key "anyorder", is JSON with the start state and
+    ``details``. A graph does not check the integers of an embedding: a negative one counts from the end.
     """
     step_path, readout_path = onnx_paths(path)
-    for needed in ("onnx", "onnxscript", "onnxruntime"):
-        if importlib.util.find_spec(needed) is None:
-            raise InputError(f"ONNX export needs {needed}: pip install -c constraints.txt '.[onnx]' in a checkout")
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        extra(module, "onnx", "ONNX export")
     recurrence = streaming_recurrence(model)
-    if getattr(model, "readout", None) is None:
-        raise InputError("a Recurrence has no read-out to export; wrap it in a RecurrentSetModel")
-    for tensor in model.state_dict().values():
-        if tensor.dtype in (torch.float16, torch.bfloat16):
-            raise InputError(f"weights of {tensor.dtype} cannot be exported; export a float32 copy, model.float()")
-    with _evaluation(model):
-        step, readout = _Step(model, recurrence).eval(), _Readout(model, recurrence).eval()
-        element, leaves = _example(model, recurrence, 2)
+    if not hasattr(model, "readout"):
+        raise InputError("model must have a read-out to export; a Recurrence has none (use RecurrentSetModel)")
+    with _on_cpu(model), evaluating(model), torch.no_grad():
+        leaves = tuple(leaf.clone().contiguous() for leaf in tree_leaves(recurrence.start(2)))
         states = [f"state_{i}" for i in range(len(leaves))]
-        graphs = (
-            _graph(step, (element, *leaves), ["element", *states], [f"next_{s}" for s in states]),
-            _graph(readout, leaves, states, ["value"]),
-        )
-        gap = float(np.max([_difference(model, recurrence, graphs, batch) for batch in (1, 5)]))  # NaN if one is
+        element = _elements(model, 2, torch.Generator().manual_seed(2))
+        step = _graph(_Step(model, recurrence), (element, *leaves), ["element", *states], [f"next_{s}" for s in states])
+        readout = _graph(_Readout(model, recurrence), leaves, states, ["value"])
+        gap = float(np.max([_difference(model, recurrence, step, readout, batch) for batch in (1, 5)]))  # or NaN
         start = {name: leaf.tolist() for name, leaf in zip(states, tree_leaves(recurrence.start(1)), strict=True)}
     if not gap <= TOLERANCE:
         raise InputError(f"onnxruntime and torch differ by {gap:.1e}, more than {TOLERANCE:.0e}; nothing was written")
-    words = {"anyorder_version": anyorder.__version__, "start": start, **(details or {})}
-    for graph in graphs:
-        note = graph.metadata_props.add()
-        note.key, note.value = "anyorder", json.dumps(words)
-    write_atomically(readout_path, graphs[1].SerializeToString())
-    write_atomically(step_path, graphs[0].SerializeToString())
+    words = json.dumps({"anyorder_version": anyorder.__version__, "start": start, **(details or {})})
+    for graph, file in ((readout, readout_path), (step, step_path)):
+        graph.metadata_props.add(key="anyorder", value=words)
+        write_atomically(file, graph.SerializeToString())
     return step_path, readout_path, gap
 
 
 class _Step(nn.Module):
-    """One element and the leaves of a state in, the leaves of the next state out; the encoder included."""
+    """One element and the leaves of a state in, the leaves of the next state out."""
 
-    def __init__(self, model: nn.Module, recurrence: Recurrence) -> None:
+    def __init__(self, model: Any, recurrence: Recurrence) -> None:
         super().__init__()
         self.model, self.recurrence = model, recurrence
 
     def forward(self, element: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-        encoded = self.model.encode(element[:, None])[:, 0]  # type: ignore[operator]
+        encoded = self.model.encode(element[:, None])[:, 0]
         return tuple(tree_leaves(self.recurrence.step(encoded, _as_state(self.recurrence, leaves))))
 
 
 class _Readout(nn.Module):
-    def __init__(self, model: nn.Module, recurrence: Recurrence) -> None:
+    """The leaves of a state in, the model's output out."""
+
+    def __init__(self, model: Any, recurrence: Recurrence) -> None:
         super().__init__()
         self.model, self.recurrence = model, recurrence
 
     def forward(self, *leaves: Tensor) -> Tensor:
-        return self.model.readout(_as_state(self.recurrence, leaves))  # type: ignore[operator]
+        return self.model.readout(_as_state(self.recurrence, leaves))
 
 
 def _as_state(recurrence: Recurrence, leaves: tuple[Tensor, ...]) -> State:
@@ -107,14 +100,9 @@ def _as_state(recurrence: Recurrence, leaves: tuple[Tensor, ...]) -> State:
     return tree_map(lambda _: next(remaining), recurrence.start(1))
 
 
-def _example(model: nn.Module, recurrence: Recurrence, batch: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    generator = torch.Generator().manual_seed(batch)
-    leaves = tuple(leaf.clone().contiguous() for leaf in tree_leaves(recurrence.start(batch)))
-    return _elements(model, batch, generator), leaves
-
-
-def _elements(model: nn.Module, batch: int, generator: torch.Generator) -> Tensor:
-    subject: Any = getattr(model, "inner", model)
+def _elements(model: Any, batch: int, generator: torch.Generator) -> Tensor:
+    """Random elements ``[B, D]`` in the model's own units."""
+    subject = getattr(model, "inner", model)
     if subject.table is not None:
         return torch.randint(subject.table.num_embeddings, (batch, 1), generator=generator)
     drawn = torch.randn(batch, subject.in_features, generator=generator).to(subject.dtype)
@@ -125,72 +113,63 @@ def _graph(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], ou
     batch = torch.export.Dim("batch")
     free = tuple({0: batch} for _ in example)
     shapes = (free[0], free[1:]) if isinstance(module, _Step) else (free,)
-    with warnings.catch_warnings(), _quiet("torch.onnx"):
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            module,
-            example,
-            dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=inputs,
-            output_names=outputs,
-            verbose=False,
-        )
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module.eval(),
+                example,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=inputs,
+                output_names=outputs,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(before)
     assert program is not None
     return program.model_proto
 
 
-def _difference(model: nn.Module, recurrence: Recurrence, graphs: tuple[Any, Any], batch: int) -> float:
+def _difference(model: Any, recurrence: Recurrence, step: Any, readout: Any, batch: int) -> float:
     """The largest difference between onnxruntime and torch in states and values, step after step.
 
-    Relative to numbers above 1; of a model in units of its own, values are compared in standard deviations, or in
-    what its mean can be told apart by where that is coarser.
+    Numbers above 1 are compared relatively. Values of a model with units are compared in standard deviations, or in
+    what its mean can resolve where that is coarser.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    step, readout = (onnxruntime.InferenceSession(g.SerializeToString(), options) for g in graphs)
+    run_step, run_readout = (onnxruntime.InferenceSession(g.SerializeToString(), options).run for g in (step, readout))
     generator = torch.Generator().manual_seed(batch)
-    _, leaves = _example(model, recurrence, batch)
     expected: Any = recurrence.start(batch)
-    ours = [leaf.numpy() for leaf in leaves]
-    names = [i.name for i in readout.get_inputs()]
+    states = {f"state_{i}": leaf.clone().numpy() for i, leaf in enumerate(tree_leaves(expected))}
     gaps = []
     for _ in range(CHECKED_STEPS):
-        value = readout.run(None, dict(zip(names, ours, strict=True)))[0]
-        theirs = [*tree_leaves(expected), model.readout(expected)]  # type: ignore[operator]
-        for mine, other in zip([*ours, value], theirs, strict=True):
-            gap, size = (torch.from_numpy(mine) - other).abs(), other.abs()
-            if other is theirs[-1] and isinstance(model, Standardised):
-                rounding = 4 * torch.finfo(other.dtype).eps * model.out_mean.abs()
-                unit = torch.maximum(model.out_scale, rounding / TOLERANCE)
-                gap, size = gap / unit, (other - model.out_mean).abs() / unit
-            gaps.append(float(gap.max()) / max(1.0, float(size.max())))
+        pairs = [*zip(states.values(), tree_leaves(expected), strict=True)]
+        value, ours = model.readout(expected), torch.from_numpy(run_readout(None, states)[0])
+        if isinstance(model, Standardised):
+            rounding = 4 * torch.finfo(value.dtype).eps * model.out_mean.abs()
+            unit = torch.maximum(model.out_scale, rounding / TOLERANCE)
+            value, ours = (value - model.out_mean) / unit, (ours - model.out_mean) / unit
+        for mine, other in [*((torch.from_numpy(a), b) for a, b in pairs), (ours, value)]:
+            gaps.append(float((mine - other).abs().max()) / max(1.0, float(other.abs().max())))
         element = _elements(model, batch, generator)
-        ours = step.run(None, {"element": element.numpy(), **dict(zip(names, ours, strict=True))})
-        expected = recurrence.scan_encoded(model.encode(element[:, None]), state=expected).last  # type: ignore[operator]
+        states = dict(zip(states, run_step(None, {"element": element.numpy(), **states}), strict=True))
+        expected = recurrence.scan_encoded(model.encode(element[:, None]), state=expected).last
     return float(np.max(gaps))
 
 
 @contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """On the CPU, in eval mode and without gradients; afterwards as before."""
+def _on_cpu(model: nn.Module) -> Iterator[None]:
+    """The model on the CPU; afterwards where it was."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
-        with evaluating(model), torch.no_grad():
-            model.cpu()
-            yield
-    finally:
-        model.to(device)
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+        model.cpu()
         yield
     finally:
-        logger.setLevel(before)
+        model.to(device)

@@ -1,0 +1,158 @@
+"""Files: written whole or not at all, read without running code."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from anyorder.checks import InputError, InputTypeError
+from anyorder.files import load_tensors, save_tensors, tensors_from_bytes, tensors_to_bytes, write_atomically
+
+
+def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
+    tensors = {
+        "float": torch.randn(3, 4, dtype=torch.float64),
+        "half": torch.randn(2).to(torch.bfloat16),
+        "int": torch.arange(5),
+        "bool": torch.tensor([True, False]),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "strided": torch.arange(6.0).view(2, 3).T,
+    }
+    metadata = {"epoch": 3, "history": [{"loss": 0.5, "gap": None}], "nested": {"text": "é\n"}}
+    save_tensors(tmp_path / "state.safetensors", tensors, metadata)
+    loaded, words = load_tensors(tmp_path / "state.safetensors")
+    assert words == metadata
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert torch.equal(loaded[name], tensor)
+
+
+def test_no_size_of_header_is_taken_for_another_kind_of_file():
+    for size in range(300):  # a header of 128 bytes begins with the byte that begins a pickle
+        assert tensors_from_bytes(tensors_to_bytes({"w": torch.ones(1)}, {"pad": "x" * size}))[1]["pad"] == "x" * size
+
+
+def test_tied_weights_are_stored_once_a_name():
+    weight = torch.randn(4)
+    loaded, _ = tensors_from_bytes(tensors_to_bytes({"a": weight, "b": weight, "c": weight[:2]}))
+    assert torch.equal(loaded["b"], weight)
+    assert torch.equal(loaded["c"], weight[:2])
+
+
+def test_metadata_must_be_json():
+    with pytest.raises(InputTypeError, match="metadata"):
+        tensors_to_bytes({}, {"bad": object()})
+
+
+def test_no_truncated_file_loads(tmp_path):
+    whole = tensors_to_bytes({"w": torch.randn(50)}, {"epoch": 1})
+    path = tmp_path / "part.safetensors"
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"part\.safetensors"):
+            load_tensors(path)
+
+
+class Exploit:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/anyorder-was-fooled",)
+
+
+def renamed_zip():
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(1)}, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pickle.dumps(Exploit()), "pickle"),
+        (renamed_zip(), "pickle"),
+        (struct.pack("<Q", 2**62) + b"{}", "damaged"),
+        (struct.pack("<Q", 2) + b"[]", "damaged"),
+        (struct.pack("<Q", 200_000) + b"[" * 200_000, "damaged"),
+        (
+            struct.pack("<Q", 71) + b'{"w":{"dtype":"F32","shape":[9999999999999],"data_offsets":[0,9999999]}}',
+            "damaged",
+        ),
+        (bytes(range(64)), "damaged"),
+        (b"", "damaged"),
+    ],
+)
+def test_hostile_files_give_one_clear_error(tmp_path, data, message):
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        load_tensors(path)
+    assert len(str(caught.value)) < 500
+    assert not os.path.exists("/tmp/anyorder-was-fooled")
+
+
+def test_metadata_from_a_stranger_must_be_an_object():
+    import safetensors.torch
+
+    stranger = safetensors.torch.save({"w": torch.ones(1)}, {"anyorder": "[1, 2]"})
+    with pytest.raises(InputError, match="metadata"):
+        tensors_from_bytes(stranger)
+    plain = safetensors.torch.save({"w": torch.ones(1)})
+    assert tensors_from_bytes(plain)[1] == {}
+
+
+def test_writing_makes_folders_and_leaves_no_litter(tmp_path):
+    path = tmp_path / "new" / "folder" / "file.txt"
+    write_atomically(path, "first")
+    write_atomically(path, "sécond")
+    assert path.read_text(encoding="utf-8") == "sécond"
+    assert os.listdir(path.parent) == ["file.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the size limit is a POSIX call")
+def test_a_write_the_system_cuts_short_keeps_the_last_file(tmp_path):
+    path = tmp_path / "checkpoint.bin"
+    write_atomically(path, b"old")
+    script = f"""
+import resource, signal
+from anyorder.files import write_atomically
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    write_atomically({str(path)!r}, bytes(100_000))
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "could not write 100,000 bytes" in done.stdout
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["checkpoint.bin"]
+
+
+@pytest.mark.kill
+def test_readers_never_see_half_a_file_while_a_writer_is_killed(tmp_path):
+    path = tmp_path / "state.safetensors"
+    script = f"""
+import torch
+from anyorder.files import save_tensors
+step = 0
+while True:
+    save_tensors({str(path)!r}, {{"w": torch.full((200_000,), float(step))}}, {{"step": step}})
+    print(step, flush=True)
+    step += 1
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
+        for _ in range(12):
+            writer.stdout.readline()
+            tensors, metadata = load_tensors(path)
+            assert (tensors["w"] == metadata["step"]).all()
+        writer.kill()
+    tensors, metadata = load_tensors(path)
+    assert (tensors["w"] == metadata["step"]).all()
