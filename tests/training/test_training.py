@@ -803,7 +803,7 @@ def test_a_run_with_a_penalty_of_ones_own_goes_on(tmp_path):
 
 RUN = """
     import os, random, signal, sys, time, torch, anyorder as ao
-    from anyorder.deploy.save import load_tensors
+    from anyorder.files import load_tensors
     from anyorder.data.sets import SetData
 
     from anyorder.training.loop import TrainConfig, train

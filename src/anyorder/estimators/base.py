@@ -249,7 +249,7 @@ class SetEstimator(_Fitted):
                 given = f"penalty={self.penalty!r} and penalty_weight={self.penalty_weight!r}"
                 warnings.warn(f"{reason}; {given} are not used", stacklevel=4)
             penalty = None
-        if penalty is None:
+        if penalty is None or weight == 0:
             return None, 0.0
         if isinstance(weight, AdaptiveWeight):
             weight = self._budget = self._budget or weight
