@@ -219,21 +219,21 @@ def test_a_trained_parity_network_is_certified_to_a_length_and_then_refuted():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "name"),
     [
-        ({"alphabet": [[0.0]]}, TypeError, r"alphabet must be a tensor \[k, D\]; got list"),
-        ({"alphabet": torch.zeros(2)}, ValueError, r"alphabet must have shape \[k, D\].*got \[2\]"),
-        ({"alphabet": torch.zeros(0, 1)}, ValueError, "at least one letter"),
-        ({"alphabet": torch.tensor([[float("nan")]])}, ValueError, "alphabet must be finite"),
-        ({"max_length": 0}, ValueError, "max_length must be at least 1"),
-        ({"tolerance": -1.0}, ValueError, "tolerance must be at least 0"),
-        ({"r": print}, TypeError, "certify takes a recurrence"),
-        ({"readout": lambda state: 3}, ValueError, r"readout must give a tensor \[1, …\] a batch; got int"),
+        ({"alphabet": torch.zeros(2)}, "alphabet"),
+        ({"alphabet": torch.zeros(0, 1)}, "alphabet"),
+        ({"alphabet": torch.tensor([[float("nan")]])}, "alphabet"),
+        ({"max_length": 0}, "max_length"),
+        ({"max_states": 0}, "max_states"),
+        ({"tolerance": -1.0}, "tolerance"),
+        ({"r": print}, "recurrence takes"),
+        ({"readout": lambda state: state / 0}, "readout must be finite"),
     ],
 )
-def test_refusals(change, error, message):
+def test_refusals(change, name):
     arguments = {"r": known.parity(), "alphabet": BITS, **change}
-    with pytest.raises(error, match=message):
+    with pytest.raises((ao.checks.InputError, ao.checks.InputTypeError), match=name):
         ao.certify(**arguments)
 
 
@@ -272,7 +272,7 @@ def test_an_encoder_that_looks_around_is_refused(encoder):
     model, letters = ao.RecurrentSetModel(1, 1, cell=known.sum(), encoder=encoder).eval(), torch.tensor([[1.0], [2.0]])
     words = letters[[0, 0, 1]], letters[[0, 1, 0]]
     assert model(words[0][None]).item() != model(words[1][None]).item()
-    with pytest.raises(ao.checks.InputError, match="must treat every element by itself"):
+    with pytest.raises(ao.checks.InputError, match="must read each element by itself"):
         ao.certify(model, letters, max_length=4)
 
 
@@ -284,7 +284,7 @@ def test_an_own_encoder_is_sampled_and_never_certified_for_every_length():
     assert not proof.closed
     assert "Certified up to length 12" in str(proof)
     assert "tried on sample words, not proved" in str(proof)
-    with pytest.raises(ao.checks.InputError, match="must treat every element by itself"):
+    with pytest.raises(ao.checks.InputError, match="must read each element by itself"):
         ao.certify(model, BITS, max_length=13)
 
 
@@ -308,7 +308,7 @@ def test_each_letter_is_encoded_by_itself():
     model = ao.RecurrentSetModel(2, 1, cell=known.sum(), encoder=nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
     letters = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     assert ao.certify(model, letters, max_length=2, tolerance=1e-5).invariant
-    with pytest.raises(ao.checks.InputError, match="averages over 3 orderings"):
+    with pytest.raises(ao.checks.InputError, match="model.orderings = 1"):
         ao.certify(ao.RecurrentSetModel(1, 1, orderings=3), BITS)
 
 
@@ -339,8 +339,8 @@ def test_a_step_that_writes_into_its_state_gets_no_certificate():
 
 def test_too_many_states_and_infinite_states_are_refused():
     digits = ao.recurrence(lambda element, state: 10 * state + element, start=torch.zeros(1, 1))
-    with pytest.raises(ao.checks.InputError, match="more than max_states = 100 distinct states at length 7"):
+    with pytest.raises(ao.checks.InputError, match="max_states = 100 .*length 7"):
         ao.certify(digits, BITS, max_length=12, max_states=100)
     explosive = ao.recurrence(lambda element, state: state * 1e30 + 1e30, start=torch.ones(1, 1))
-    with pytest.raises(ao.checks.InputError, match="step gave NaN or an infinite value"):
+    with pytest.raises(ao.checks.InputError, match="must be finite"):
         ao.certify(explosive, BITS, max_length=4)

@@ -1,10 +1,10 @@
 """Proof by exhaustion: does a recurrence ignore order on every multiset over a finite alphabet?
 
-The reachable states are explored breadth first and merged when bit-equal, so each distinct state is stepped
-once a letter: the cost follows the number of distinct states, not the k^L sequences. Two facts decide:
+The reachable states are explored breadth first and merged when bit-equal, so each distinct state is stepped once per
+letter. Two facts decide:
 
-- If f(f(s,a),b) and f(f(s,b),a) are the same state for every reachable s and all letters a, b, then all
-  orderings of a multiset end in one state (adjacent swaps lead from any ordering to any other).
+- If f(f(s,a),b) and f(f(s,b),a) are the same state for every reachable s and all letters a, b, then all orderings of a
+  multiset end in one state: adjacent swaps lead from any ordering to any other.
 - If the reachable states repeat, the table of steps is complete, and what holds in it holds for every length.
 
 Otherwise the end states of each multiset are collected from the table and compared.
@@ -12,7 +12,7 @@ Otherwise the end states of each multiset are collected from the table and compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -21,29 +21,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, InputTypeError, real_number, whole_number
-from anyorder.models import DeepSets, JanossyPooling, RecurrentSetModel
+from anyorder.checks import InputError, checked_batch, real_number, whole_number
 from anyorder.models.base import ACTIVATIONS, Standardised
-from anyorder.recurrences.base import evaluating
+from anyorder.models.deep_sets import DeepSets
+from anyorder.models.janossy import JanossyPooling
+from anyorder.models.recurrent import RecurrentSetModel
+from anyorder.recurrences.base import evaluating, recurrence
 from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 
 _ROWS = 4096  # states stepped at once
 _MULTISETS = 1_000_000
-_WORDS = 256  # random words an encoder is tried on
+_WORDS = 256  # random words that an encoder is tried on
 _ELEMENTWISE = {nn.Identity, nn.Sequential, nn.Linear, nn.Dropout, *ACTIVATIONS.values()}
+
+Counts = tuple[int, ...]  # how often each letter occurs in a multiset
 
 
 @dataclass(frozen=True)
 class Proof:
     """What :func:`certify` found.
 
-    ``invariant``: every multiset's end states (or read-outs) agree within ``tolerance``, component by component.
-    ``max_gap``: the largest difference of any component between two orderings of one multiset of at most
-    ``max_length`` letters. ``counterexample``: two orderings ``[m, D]`` of one multiset that end further
-    apart than ``tolerance`` (of the shortest such multiset, its furthest pair), or None. ``closed``: the
-    reachable states repeat exactly and what is said of them holds for every length. ``states_visited`` and
-    ``steps``: distinct states, and evaluations of f. ``encoder_sampled``: that the model's own encoder treats every
-    element by itself was tried on sample words up to ``max_length``, not proved; nothing is then said beyond it.
+    - ``invariant``: the end states (or read-outs) of every multiset agree within ``tolerance``, in every component.
+    - ``max_gap``: the largest difference of a component between two orderings of a multiset of up to ``max_length``.
+    - ``counterexample``: two orderings ``[m, D]`` of one multiset that end further apart than ``tolerance`` (of the
+      shortest such multiset, its furthest pair), or None.
+    - ``closed``: the reachable states repeat, and the verdict holds for every length.
+    - ``states_visited``, ``steps``: distinct states, and evaluations of the step.
+    - ``encoder_sampled``: the model's own encoder was tried on sample words, not proved to read each element by itself.
+      The verdict then holds up to ``max_length`` at most.
     """
 
     invariant: bool
@@ -59,17 +64,14 @@ class Proof:
     def __str__(self) -> str:
         effort = f"{self.states_visited:,} distinct states, {self.steps:,} steps"
         if self.encoder_sampled:
-            effort += "; that the encoder treats every element by itself was tried on sample words, not proved"
-        within = f" within {self.tolerance:g}" if self.tolerance else ""
+            effort += "; that the encoder reads each element by itself was tried on sample words, not proved"
         if self.counterexample is not None:
-            first, second = (_spell(ordering) for ordering in self.counterexample)
-            return (
-                f"Order matters: {first} and {second} end apart; the largest gap up to length "
-                f"{self.max_length} is {self.max_gap:.6g} ({effort})."
-            )
-        if self.closed:
-            return f"Certified for every length: all orderings agree{within} ({effort})."
-        return f"Certified up to length {self.max_length}: all orderings agree{within} ({effort})."
+            first, second = (each.squeeze(1).tolist() for each in self.counterexample)
+            gap = f"the largest gap up to length {self.max_length} is {self.max_gap:.6g}"
+            return f"Order matters: {first} and {second} end apart; {gap} ({effort})."
+        length = "for every length" if self.closed else f"up to length {self.max_length}"
+        within = f" within {self.tolerance:g}" if self.tolerance else ""
+        return f"Certified {length}: all orderings agree{within} ({effort})."
 
 
 def certify(
@@ -83,13 +85,15 @@ def certify(
 ) -> Proof:
     """Decide whether ``r`` ignores the order of every multiset of at most ``max_length`` letters.
 
-    ``r``: a recurrence (anything with ``start(batch)`` and ``step(element, state)``) or a model with ``encode``
-    and ``recurrence``. ``alphabet [k, D]``: the letters. ``readout(state) -> [B, …]``: compare this instead of
-    the states. States merge only when bit-equal; gaps are the largest difference of any component.
-
-    A model's encoder must treat every element by itself. One of linear layers and activations does; any other is
-    tried on sample words up to ``max_length`` and refused if it does not. That is no proof: the result says
-    ``encoder_sampled`` and is never ``closed``.
+    Args:
+        r: A recurrence (anything with ``start(batch)`` and ``step(element, state)``), a torch module, or a model with
+            ``encode`` and ``recurrence``. A model's encoder must read each element by itself. One of linear layers and
+            activations does. Any other is tried on sample words up to ``max_length`` and refused if it does not.
+        alphabet: The letters ``[k, D]``.
+        max_length: The largest number of letters.
+        readout: ``readout(state) -> [B, …]``, to be compared instead of the states.
+        tolerance: The largest difference of a component that still counts as equal. States merge only if bit-equal.
+        max_states: The largest number of distinct states.
 
     >>> from anyorder.recurrences import known
     >>> proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]))
@@ -103,34 +107,32 @@ def certify(
     max_length = whole_number("max_length", max_length)
     tolerance = real_number("tolerance", tolerance, at_least=0.0)
     max_states = whole_number("max_states", max_states)
-    letters = _checked_alphabet(alphabet)
-    with torch.no_grad(), evaluating(r):
-        given, sampled = letters, False
+    given = checked_batch(torch.as_tensor(alphabet)[:, None], name="alphabet")[0][:, 0].detach()
+    with torch.no_grad(), evaluating(r, readout):
+        letters, sampled = given, False
         if hasattr(r, "recurrence") and hasattr(r, "encode"):
             letters, sampled = _encoded(r, letters, max_length)
             r = r.recurrence
-        if not (hasattr(r, "start") and hasattr(r, "step")):
-            raise InputTypeError(
-                "certify takes a recurrence (start and step) or a model that has one; "
-                f"got {type(r).__name__} (anyorder.recurrence makes one from a module or a step)"
-            )
+        r = r if hasattr(r, "start") and hasattr(r, "step") else recurrence(r)
         table = _explore(r, letters, max_length, max_states)
-        shown = table.states if readout is None else _read(readout, table)
-        if _commutes(table, max_length):
-            closed = table.closed and not sampled
-            return Proof(True, 0.0, None, closed, len(shown), table.steps, max_length, tolerance, sampled)
+        shown = table.numbers
+        if readout is not None:
+            shown = np.concatenate([_flat(readout(part), len(_keys(part))) for part in table.parts])
+    max_gap, pair, closed = 0.0, None, table.closed
+    if not _commutes(table, max_length):
         max_gap, pair = _compare(table, shown, max_length, tolerance)
-        closed = table.closed and not sampled and (pair is not None or _classes_gap(table, shown) <= tolerance)
+        closed = table.closed and (pair is not None or _classes_gap(table, shown) <= tolerance)
     example = None if pair is None else (given[list(pair[0])], given[list(pair[1])])
+    closed = closed and not sampled
     return Proof(pair is None, max_gap, example, closed, len(shown), table.steps, max_length, tolerance, sampled)
 
 
 @dataclass
 class _Table:
-    """Distinct states and where each letter leads: ``next[i, a]``, -1 where it was not asked."""
+    """Distinct states and where each letter leads: ``next[i, a]``, -1 if that step was not made."""
 
-    states: np.ndarray  # [S, …] flattened to numbers
-    trees: list[State]
+    numbers: np.ndarray  # [S, …]
+    parts: list[State]  # the same states, in batches
     next: np.ndarray  # [S, k]
     depth: np.ndarray  # [S] the fewest letters that lead there
     steps: int
@@ -141,105 +143,92 @@ class _Table:
 
 
 def _explore(r: Any, letters: Tensor, max_length: int, max_states: int) -> _Table:
-    k = letters.shape[0]
-    start = tree_map(lambda leaf: leaf.detach()[:1].clone(), r.start(1))
-    number = {_keys(start)[0]: 0}
-    flats, trees, depth = [_flat(start)], [start], [0]
+    frontier = tree_map(lambda leaf: leaf.detach()[:1].clone(), r.start(1))
+    number = {_keys(frontier)[0]: 0}
+    parts: list[State] = []
     rows: list[np.ndarray] = []
-    frontier, steps, reached = start, 0, 1
-    for length in range(max_length):
-        count = _batch(frontier)
-        following = np.empty((count, k), dtype=np.int64)
+    depth, steps, reached = [0], 0, 1
+    for length in range(1, max_length + 1):
         fresh: list[State] = []
-        for begin in range(0, count, _ROWS):
-            chunk = tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], frontier)
-            size = _batch(chunk)
-            for a in range(k):
-                state = r.step(letters[a].expand(size, -1), chunk)
-                steps += size
-                new = []
+        for part in _batches(frontier):
+            parts.append(part)
+            rows.append(np.empty((len(_keys(part)), len(letters)), dtype=np.int64))
+            for a, letter in enumerate(letters):
+                state, new = r.step(letter.expand(len(rows[-1]), -1), part), []
+                steps += len(rows[-1])
                 for row, key in enumerate(_keys(state)):
-                    index = number.setdefault(key, len(number))
+                    rows[-1][row, a] = index = number.setdefault(key, len(number))
                     if index == reached:
                         new.append(row)
                         reached += 1
-                    following[begin + row, a] = index
                 if new:
                     fresh.append(tree_map(lambda leaf, n=new: leaf.detach()[n].clone(), state))
                 if reached > max_states:
                     raise InputError(
-                        f"more than max_states = {max_states} distinct states at length {length + 1}; "
-                        "lower max_length, take fewer letters, or raise max_states"
+                        f"max_states = {max_states} distinct states are too few for length {length}; lower max_length, "
+                        "take fewer letters, or raise max_states"
                     )
-        rows.append(following)
+        frontier = tree_map(lambda *leaves: torch.cat(leaves), *fresh) if fresh else None
+        depth += [length] * (reached - len(depth))
         if not fresh:
             break
-        frontier = tree_map(lambda *leaves: torch.cat(leaves), *fresh)
-        flats.append(_flat(frontier))
-        trees.append(frontier)
-        depth += [length + 1] * _batch(frontier)
-    unasked = reached - sum(len(block) for block in rows)
-    table = np.concatenate([*rows, np.full((unasked, k), -1)])
-    return _Table(np.concatenate(flats), trees, table, np.array(depth), steps)
+    if frontier is not None:
+        parts += _batches(frontier)
+    rows.append(np.full((reached - sum(map(len, rows)), len(letters)), -1))
+    numbers = np.concatenate([_flat(part, len(_keys(part))) for part in parts])
+    return _Table(numbers, parts, np.concatenate(rows), np.array(depth), steps)
 
 
 def _commutes(table: _Table, max_length: int) -> bool:
-    """Every swap of two letters, after any state that leaves room for them, ends in the same state."""
-    room = np.full(len(table.next), True) if table.closed else table.depth <= max_length - 2
-    table_next = table.next[room]
-    for a, b in combinations(range(table.next.shape[1]), 2):
-        if (table.next[table_next[:, a], b] != table.next[table_next[:, b], a]).any():
-            return False
-    return True
+    """Whether every swap of two letters, after any state that leaves room for them, ends in the same state."""
+    after = table.next if table.closed else table.next[table.depth <= max_length - 2]
+    pairs = combinations(range(table.next.shape[1]), 2)
+    return all((table.next[after[:, a], b] == table.next[after[:, b], a]).all() for a, b in pairs)
 
 
 def _compare(
     table: _Table, shown: np.ndarray, max_length: int, tolerance: float
-) -> tuple[float, tuple[tuple[int, ...], tuple[int, ...]] | None]:
+) -> tuple[float, tuple[list[int], list[int]] | None]:
     """The largest gap over all multisets, and two orderings of the shortest one that breaks the tolerance."""
     k = table.next.shape[1]
-    ends: dict[tuple[int, ...], np.ndarray] = {(0,) * k: np.zeros(1, dtype=np.int64)}
+    ends: dict[Counts, np.ndarray] = {(0,) * k: np.zeros(1, dtype=np.int64)}
     level, max_gap = list(ends), 0.0
-    worst: tuple[float, tuple[int, ...]] | None = None
+    worst: tuple[float, Counts] | None = None
     for _ in range(max_length):
-        level = sorted({_more(counts, a) for counts in level for a in range(k)})
+        level = sorted({_add(counts, a, 1) for counts in level for a in range(k)})
         if len(ends) + len(level) > _MULTISETS:
-            raise InputError(f"more than {_MULTISETS} multisets to compare; lower max_length or take fewer letters")
-        found: tuple[float, tuple[int, ...]] | None = None
+            raise InputError(f"max_length gives more than {_MULTISETS} multisets; lower it or take fewer letters")
+        gaps: list[tuple[float, Counts]] = []
         for counts in level:
-            parts = [table.next[ends[_less(counts, a)], a] for a in range(k) if counts[a]]
+            parts = [table.next[ends[_add(counts, a, -1)], a] for a in range(k) if counts[a]]
             ends[counts] = np.unique(np.concatenate(parts))
             values = shown[ends[counts]]
-            gap = float((values.max(axis=0) - values.min(axis=0)).max()) if len(values) > 1 else 0.0
-            max_gap = max(max_gap, gap)
-            if gap > tolerance and (found is None or gap > found[0]):
-                found = (gap, counts)
-        worst = worst or found
+            gaps.append((float((values.max(axis=0) - values.min(axis=0)).max()), counts))
+        largest = max(gaps, key=lambda found: found[0])
+        max_gap = max(max_gap, largest[0])
+        if worst is None and largest[0] > tolerance:
+            worst = largest
     if worst is None:
         return max_gap, None
-    counts = worst[1]
-    values = shown[ends[counts]]
-    component = int((values.max(axis=0) - values.min(axis=0)).argmax())
-    low, high = (ends[counts][pick(values[:, component])] for pick in (np.argmin, np.argmax))
-    return max_gap, (_word(table, ends, counts, low), _word(table, ends, counts, high))
+    states = ends[worst[1]]
+    values = shown[states]
+    component = values[:, int((values.max(axis=0) - values.min(axis=0)).argmax())]
+    low, high = states[component.argmin()], states[component.argmax()]
+    return max_gap, (_word(table, ends, worst[1], low), _word(table, ends, worst[1], high))
 
 
-def _word(table: _Table, ends: dict, counts: tuple[int, ...], state: int) -> tuple[int, ...]:
+def _word(table: _Table, ends: dict[Counts, np.ndarray], counts: Counts, state: int) -> list[int]:
     """An ordering of ``counts`` that ends in ``state``."""
     word: list[int] = []
-    while sum(counts):
-        a, state = next(_before(table, ends, counts, state))
-        counts = _less(counts, a)
-        word.append(a)
-    return tuple(reversed(word))
-
-
-def _before(table: _Table, ends: dict, counts: tuple[int, ...], state: int) -> Iterator[tuple[int, int]]:
-    for a in range(len(counts)):
-        if counts[a]:
-            previous = ends[_less(counts, a)]
-            for match in previous[table.next[previous, a] == state]:
-                yield a, int(match)
+    while any(counts):
+        for a in [a for a, times in enumerate(counts) if times]:
+            before = ends[_add(counts, a, -1)]
+            match = before[table.next[before, a] == state]
+            if len(match):
+                counts, state = _add(counts, a, -1), match[0]
+                word.append(a)
+                break
+    return word[::-1]
 
 
 def _classes_gap(table: _Table, shown: np.ndarray) -> float:
@@ -248,42 +237,24 @@ def _classes_gap(table: _Table, shown: np.ndarray) -> float:
 
     def root(i: int) -> int:
         while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
+            parent[i] = i = parent[parent[i]]
         return i
 
-    k = table.next.shape[1]
-    pending = [
-        (int(table.next[table.next[s, a], b]), int(table.next[table.next[s, b], a]))
-        for s in range(len(table.next))
-        for a, b in combinations(range(k), 2)
-    ]
+    swaps = combinations(range(table.next.shape[1]), 2)
+    after = [(table.next[table.next[:, a], b], table.next[table.next[:, b], a]) for a, b in swaps]
+    pending = [pair for one, other in after for pair in zip(one.tolist(), other.tolist(), strict=True)]
     while pending:
         p, q = pending.pop()
         if root(p) != root(q):
             parent[root(p)] = root(q)
-            pending += [(int(table.next[p, a]), int(table.next[q, a])) for a in range(k)]
+            pending += zip(table.next[p].tolist(), table.next[q].tolist(), strict=True)
     classes = np.array([root(i) for i in range(len(parent))])
     values = [shown[classes == c] for c in np.unique(classes)]
     return max(float((v.max(axis=0) - v.min(axis=0)).max()) for v in values)
 
 
-def _read(readout: Callable[[State], Tensor], table: _Table) -> np.ndarray:
-    parts = []
-    with evaluating(readout):
-        for tree in table.trees:
-            for begin in range(0, _batch(tree), _ROWS):
-                chunk = tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], tree)
-                out = readout(chunk)
-                if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != _batch(chunk):
-                    got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-                    raise InputError(f"readout must give a tensor [{_batch(chunk)}, …] a batch; got {got}")
-                parts.append(_flat(out, "readout"))
-    return np.concatenate(parts)
-
-
 def _elementwise(model: Any) -> bool:
-    """Whether the model's encoder treats every element by itself by construction, whatever its weights."""
+    """Whether the model's encoder reads each element by itself by construction, whatever its weights."""
     if type(model) in (Standardised, JanossyPooling):
         return _elementwise(model.inner if type(model) is Standardised else model.sequence)
     if type(model) not in (RecurrentSetModel, DeepSets):
@@ -293,85 +264,54 @@ def _elementwise(model: Any) -> bool:
 
 
 def _encoded(model: Any, letters: Tensor, length: int) -> tuple[Tensor, bool]:
-    """φ of each letter ``[k, E]``, and whether samples alone show that φ treats every element by itself."""
-    if getattr(model, "orderings", 1) > 1:
-        raise InputError(
-            f"this {type(model).__name__} averages over {model.orderings} orderings of the whole set, which its states "
-            "do not show; set model.orderings = 1"
-        )
+    """The encoder's output for each letter ``[k, E]``, and whether only samples show that it reads each by itself."""
     alone = model.encode(letters[:, None])[:, 0]
-    if _elementwise(model):
-        return alone, False
+    apart, sampled = torch.zeros(1), not _elementwise(model)
+    if sampled:
+        # Words: each letter repeated, all of them in turn both ways (every letter at every place), and random ones
+        place, turn = torch.arange(length), torch.arange(len(letters))[:, None]
+        cycles = torch.cat([turn + step * place for step in (0, 1, -1)]) % len(letters)
+        drawn = torch.randint(len(letters), (_WORDS, length), generator=torch.Generator().manual_seed(0))
+        words = torch.cat([cycles, drawn])
+        sizes = range(1, length + 1)
+        parts = [
+            (model.encode(letters[words[:, :n]]).double() - alone[words[:, :n]].double()).abs().max() for n in sizes
+        ]
+        apart = torch.stack(parts).amax()  # NaN stays NaN
     rounding = 1e3 * torch.finfo(alone.dtype).eps if alone.is_floating_point() else 0.0
-    words = _sample_words(len(letters), length)
-    for size in range(1, length + 1):
-        word = words[:, :size]
-        apart = (model.encode(letters[word]).double() - alone[word].double()).abs().max()
-        if not bool(apart <= rounding * alone.double().abs().max()):
-            raise InputError(
-                "the model's encoder must treat every element by itself: here what it gives for an element depends on "
-                "the element's place or its neighbours, so the states of single letters prove nothing; certify "
-                "model.recurrence"
-            )
-    return alone, True
+    if getattr(model, "orderings", 1) > 1 or not bool(apart <= rounding * alone.double().abs().max()):
+        raise InputError(
+            "the model must read each element by itself and in one ordering: here the encoder looks at the element's "
+            "place or neighbours, or the model averages over orderings (set model.orderings = 1, or certify "
+            "model.recurrence)"
+        )
+    return alone, sampled
 
 
-def _sample_words(k: int, length: int) -> Tensor:
-    """Words ``[W, length]`` of k letters: each letter repeated, all of them in turn both ways, and random ones."""
-    place, turn = torch.arange(length), torch.arange(k)[:, None]
-    cycles = torch.cat([turn + step * place for step in (0, 1, -1)]) % k  # every letter at every place
-    return torch.cat([cycles, torch.randint(k, (_WORDS, length), generator=torch.Generator().manual_seed(0))])
-
-
-def _checked_alphabet(alphabet: Any) -> Tensor:
-    if not isinstance(alphabet, Tensor):
-        raise InputTypeError(f"alphabet must be a tensor [k, D]; got {type(alphabet).__name__}")
-    if alphabet.dim() != 2 or 0 in alphabet.shape:
-        raise InputError(f"alphabet must have shape [k, D], at least one letter; got {list(alphabet.shape)}")
-    if alphabet.is_floating_point() and not bool(torch.isfinite(alphabet).all()):
-        raise InputError("alphabet must be finite; it holds NaN or an infinite value")
-    return alphabet.detach()
-
-
-def _batch(state: State) -> int:
-    return tree_leaves(state)[0].shape[0]
+def _batches(state: State) -> list[State]:
+    count = tree_leaves(state)[0].shape[0]
+    return [tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], state) for begin in range(0, count, _ROWS)]
 
 
 def _keys(state: State) -> list[bytes]:
-    """One key a row: the bits of the whole state, so that 0.0 and -0.0 stay apart."""
-    rows = [
-        leaf.detach().cpu().contiguous().reshape(leaf.shape[0], -1).view(torch.uint8).numpy()
-        for leaf in tree_leaves(state)
-    ]
-    return [b"".join(parts) for parts in zip(*(map(bytes, block) for block in rows), strict=True)]
+    """One key per row: the bits of the whole state, so that 0.0 and -0.0 stay apart."""
+    blocks = [leaf.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy() for leaf in tree_leaves(state)]
+    return [b"".join(parts) for parts in zip(*(map(bytes, block) for block in blocks), strict=True)]
 
 
-def _flat(state: State, what: str = "step") -> np.ndarray:
-    """A state as numbers ``[B, S]``; NaN and infinities are refused, since they compare with nothing."""
-    parts = [_exact(leaf.detach().cpu().reshape(leaf.shape[0], -1)) for leaf in tree_leaves(state)]
-    if not all(part.dtype == object or np.isfinite(part).all() for part in parts):
-        raise InputError(f"{what} gave NaN or an infinite value on a reachable state; nothing can be proved")
+def _flat(state: State, rows: int) -> np.ndarray:
+    """A state or read-out as numbers ``[B, S]``; whole numbers beyond float64's stay Python's own."""
+    parts = []
+    for leaf in tree_leaves(state):
+        numbers = torch.as_tensor(leaf).detach().cpu().reshape(rows, -1)
+        if numbers.is_complex():
+            numbers = torch.view_as_real(numbers.resolve_conj()).flatten(1)
+        large = not numbers.is_floating_point() and bool((numbers.abs() > 2**53).any())
+        parts.append(numbers.numpy().astype(object) if large else numbers.double().numpy())
+        if not large and not np.isfinite(parts[-1]).all():
+            raise InputError("a reachable state or its readout must be finite; got NaN or an infinite value")
     return np.concatenate(parts, axis=1)
 
 
-def _exact(numbers: Tensor) -> np.ndarray:
-    """float64; whole numbers that do not fit there as Python's own, a complex number as two real ones."""
-    if numbers.is_complex():
-        numbers = torch.view_as_real(numbers.resolve_conj()).flatten(1)
-    if not numbers.is_floating_point():
-        whole = numbers.numpy()
-        if whole.dtype.itemsize == 8 and ((whole > 2**53) | (whole < -(2**53))).any():
-            return whole.astype(object)
-    return numbers.to(torch.float64).numpy()
-
-
-def _more(counts: tuple[int, ...], a: int) -> tuple[int, ...]:
-    return (*counts[:a], counts[a] + 1, *counts[a + 1 :])
-
-
-def _less(counts: tuple[int, ...], a: int) -> tuple[int, ...]:
-    return (*counts[:a], counts[a] - 1, *counts[a + 1 :])
-
-
-def _spell(ordering: Tensor) -> str:
-    return str(ordering.squeeze(1).tolist() if ordering.shape[1] == 1 else ordering.tolist())
+def _add(counts: Counts, a: int, change: int) -> Counts:
+    return (*counts[:a], counts[a] + change, *counts[a + 1 :])
