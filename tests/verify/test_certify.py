@@ -308,7 +308,7 @@ def test_each_letter_is_encoded_by_itself():
     model = ao.RecurrentSetModel(2, 1, cell=known.sum(), encoder=nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
     letters = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     assert ao.certify(model, letters, max_length=2, tolerance=1e-5).invariant
-    with pytest.raises(ao.checks.InputError, match="model.orderings = 1"):
+    with pytest.raises(ao.checks.InputError, match=r"model\.orderings = 1"):
         ao.certify(ao.RecurrentSetModel(1, 1, orderings=3), BITS)
 
 
@@ -339,7 +339,7 @@ def test_a_step_that_writes_into_its_state_gets_no_certificate():
 
 def test_too_many_states_and_infinite_states_are_refused():
     digits = ao.recurrence(lambda element, state: 10 * state + element, start=torch.zeros(1, 1))
-    with pytest.raises(ao.checks.InputError, match="max_states = 100 .*length 7"):
+    with pytest.raises(ao.checks.InputError, match=r"max_states = 100 .*length 7"):
         ao.certify(digits, BITS, max_length=12, max_states=100)
     explosive = ao.recurrence(lambda element, state: state * 1e30 + 1e30, start=torch.ones(1, 1))
     with pytest.raises(ao.checks.InputError, match="must be finite"):
