@@ -64,9 +64,10 @@ stream.update(x[0])
 assert torch.allclose(stream.value(), model.eval()(x[:1])[0], atol=1e-6)
 assert ao.certify(ao.known.parity(), torch.tensor([[0.0], [1.0]]), max_length=4).invariant
 ao.testing.assert_order_invariant(lambda elements: elements.sum(1), x)
-for name in ("SetClassifier", "train", "read_table"):
+data = ao.SetData.of(x, torch.randn(8, 2))
+for use in (lambda: ao.SetClassifier, lambda: ao.train(model, "mse", data), lambda: ao.read_table):
     try:
-        getattr(ao, name)
+        use()
     except ao.checks.InputError as error:
         print(error)
 """

@@ -232,7 +232,8 @@ class _Run:
         if self.compares_sets and sets <= self.world:
             raise InputError(
                 "batch_size must give a process two sets for a penalty that compares sets (relative=True, "
-                f"partners='batch'); got batches of {sets} on {self.world} process(es)"
+                f"partners='batch'); got batch_size={config.batch_size} and n_samples={len(self.penalty_data or data)} "
+                f"on {self.world} process(es)"
             )
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
