@@ -43,14 +43,12 @@ class Trainer:
         self.step(self.module(self.elements)[0][:, -1])
 
     def plain(self) -> None:
-        last = self.recurrence.scan(self.elements).last
-        self.step(last[0] if isinstance(last, tuple) else last)
+        self.step(self.recurrence.scan(self.elements).output)
 
     def penalised(self, penalty: Callable[..., Tensor]) -> Callable[[], None]:
         def run() -> None:
             t = self.recurrence.scan(self.elements)
-            last = t.last[0] if isinstance(t.last, tuple) else t.last
-            self.step(last, penalty(t, generator=self.generator))
+            self.step(t.output, penalty(t, generator=self.generator))
 
         return run
 

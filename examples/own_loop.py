@@ -15,7 +15,7 @@ optimizer = torch.optim.Adam([*gru.parameters(), *readout.parameters()], lr=3e-3
 
 for step in range(301):
     trajectory = gru.scan(elements)
-    loss = nn.functional.l1_loss(readout(trajectory.last), targets)
+    loss = nn.functional.l1_loss(readout(trajectory.output), targets)
     value = penalty(trajectory)  # line one
     (loss + 3.0 * value).backward()  # line two: the weight is yours to choose, over decades
     optimizer.step()

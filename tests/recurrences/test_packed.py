@@ -244,5 +244,4 @@ class _Last(nn.Module):
         self.recurrence = recurrence
 
     def forward(self, elements):
-        last = self.recurrence.scan(elements).last
-        return last[0] if isinstance(last, tuple) else last
+        return self.recurrence.scan(elements).output
