@@ -174,7 +174,7 @@ def test_states_of_a_pass_made_for_the_last_alone_can_still_be_had(layers):
     elements, weights = torch.randn(5, 7, 3, dtype=torch.float64), list(recurrence.parameters())
     found = []
     for last_alone in (False, True):
-        states = recurrence.scan_unchecked(elements, None, last_alone=last_alone).states
+        states = recurrence.scan_encoded(elements, last_alone=last_alone).states
         found.append([*states, *torch.autograd.grad(sum((leaf**2).sum() for leaf in states), weights)])
     for ours, torchs in zip(*found, strict=True):
         torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)

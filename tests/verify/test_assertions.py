@@ -137,8 +137,8 @@ def test_chunk_failure_shows_both_outputs(ragged):
     class Forgetful(type(known.sum())):
         """Starts anew with every scan."""
 
-        def scan_unchecked(self, elements, lengths, *, state=None, **options):
-            return super().scan_unchecked(elements, lengths, state=None, **options)
+        def scan_encoded(self, elements, lengths=None, *, state=None, **options):
+            return super().scan_encoded(elements, lengths, state=None, **options)
 
     r = known.sum()
     r.__class__ = Forgetful

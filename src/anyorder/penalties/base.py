@@ -111,7 +111,6 @@ class Batch:
             )
         wrapped = recurrence(subject)
         elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
-        wrapped.check_elements(elements)
         return cls(wrapped, elements, lengths)
 
     @classmethod
@@ -153,7 +152,7 @@ class Batch:
     def trajectory(self) -> Trajectory:
         if self.scanned is not None:
             return self.scanned
-        return self.recurrence.scan_unchecked(self.elements, self.lengths, state=self.resumed_from)
+        return self.recurrence.scan_encoded(self.elements, self.lengths, state=self.resumed_from, dropout=False)
 
     def sets_with_a_pair(self) -> Tensor:
         """The indices of the sets with at least two elements."""
@@ -168,7 +167,7 @@ class Batch:
         state = self.resumed_from
         if state is not None:
             state = tree_map(lambda leaf: leaf.index_select(0, sample), state)
-        return self.recurrence.scan_unchecked(chosen, length, state=state, last_alone=True).last
+        return self.recurrence.scan_encoded(chosen, length, state=state, dropout=False, last_alone=True).last
 
     def spread(self) -> Tensor:
         """Mean squared distance between end states of different sets: 2/(B − 1) Σ ‖s_i − s̄‖².

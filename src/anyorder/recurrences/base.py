@@ -93,25 +93,21 @@ class Recurrence(nn.Module, ABC):
         return self.scan_encoded(elements, lengths, state=state)
 
     def scan_encoded(
-        self, elements: Tensor, lengths: Tensor | None = None, *, state: State | None = None, last_alone: bool = False
-    ) -> Trajectory:
-        """:meth:`scan` of what a model made of a checked batch, always ``[B, T, D]``."""
-        self.check_elements(elements)
-        return self.scan_unchecked(elements, lengths, state=state, dropout=self.training, last_alone=last_alone)
-
-    def scan_unchecked(
         self,
         elements: Tensor,
-        lengths: Tensor | None,
+        lengths: Tensor | None = None,
         *,
         state: State | None = None,
-        dropout: bool = False,
+        dropout: bool | None = None,
         last_alone: bool = False,
     ) -> Trajectory:
-        """:meth:`scan` of a checked batch ``[B, T, D]``; ``dropout=False`` switches the module's own off.
+        """:meth:`scan` of what a model made of a checked batch, always ``[B, T, D]``.
 
-        ``last_alone`` says that only the last state will be read, which some recurrences compute faster.
+        ``dropout=False`` switches the module's own off; None follows train mode. ``last_alone`` says that only the
+        last state will be read, which some recurrences compute faster.
         """
+        self.check_elements(elements)
+        dropout = self.training if dropout is None else dropout
         start = self.start(elements.shape[0]) if state is None else state
         layout = Layout(elements, lengths)
         if not layout.sizes:

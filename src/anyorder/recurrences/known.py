@@ -1,7 +1,6 @@
-"""Recurrences whose answer is known: sum, max and parity, each in a handful of ReLU gates.
+"""Recurrences whose answer is known: sum, max and parity, each in a few ReLU gates.
 
-They commute in exact arithmetic, so every penalty is exactly 0 on whole numbers. They serve tests, docs and
-teaching, and the cell they share is the one of the paper's Theorem 4.
+They commute in exact arithmetic, so every penalty is exactly 0 on whole numbers. Their cell is that of Theorem 4.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ class TwoLayerReLUCell(nn.Module):
 
     def __init__(self, in_features: int, state_features: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
-        in_features = whole_number("in_features", in_features)
-        state_features = whole_number("state_features", state_features)
         hidden = whole_number("hidden", hidden)
         self.from_element = nn.Linear(in_features, hidden, bias=bias)  # W₂ and B
         self.from_state = nn.Linear(state_features, hidden, bias=False)  # W₃
@@ -35,21 +32,17 @@ class TwoLayerReLUCell(nn.Module):
 
 
 def parity() -> Recurrence:
-    """Parity of bits with 3 gates and 12 parameters (Theorem 4): s' = (x + s) mod 2.
-
-    With a = 2x + 2s, s' = ReLU(a) − ReLU(a − 1) − ReLU(a − 3).
+    """Parity of bits: s' = (x + s) mod 2 = ReLU(a) − ReLU(a − 1) − ReLU(a − 3) with a = 2x + 2s.
 
     >>> r = parity()
     >>> r.scan(torch.tensor([[[1.0], [1.0], [1.0]]])).last.item()
     1.0
-    >>> torch.cat([p.flatten() for p in r.parameters()]).numel()
-    12
     """
     return _from_gates(to_state=[1, -1, -1], element=[2, 2, 2], state=[2, 2, 2], bias=[0, -1, -3])
 
 
 def sum() -> Recurrence:
-    """The sum with 2 gates and 6 parameters: s' = ReLU(x + s) − ReLU(−x − s).
+    """The sum: s' = ReLU(x + s) − ReLU(−x − s).
 
     >>> sum().scan(torch.tensor([[[1.0], [-4.0]]])).last.item()
     -3.0
@@ -58,9 +51,7 @@ def sum() -> Recurrence:
 
 
 def max() -> Recurrence:
-    """The maximum of positive numbers with 4 gates and 12 parameters, from s₀ = 0: s' = max(s, x).
-
-    max(s, x) = ½ [ReLU(x + s) − ReLU(−x − s) + ReLU(x − s) + ReLU(s − x)].
+    """The maximum of positive numbers: s' = ½ [ReLU(x + s) − ReLU(−x − s) + ReLU(x − s) + ReLU(s − x)].
 
     >>> max().scan(torch.tensor([[[3.0], [7.0], [5.0]]])).last.item()
     7.0
@@ -69,16 +60,11 @@ def max() -> Recurrence:
 
 
 def _from_gates(
-    to_state: Sequence[float],
-    element: Sequence[float],
-    state: Sequence[float],
-    bias: Sequence[float] | None = None,
+    to_state: Sequence[float], element: Sequence[float], state: Sequence[float], bias: Sequence[float] | None = None
 ) -> Recurrence:
     cell = TwoLayerReLUCell(1, 1, len(to_state), bias=bias is not None)
-    with torch.no_grad():
-        cell.to_state.weight.copy_(torch.tensor([to_state]))
-        cell.from_element.weight.copy_(torch.tensor(element)[:, None])
-        cell.from_state.weight.copy_(torch.tensor(state)[:, None])
-        if bias is not None:
-            cell.from_element.bias.copy_(torch.tensor(bias))
+    numbers = {"to_state.weight": [to_state], "from_element.weight": [[w] for w in element]}
+    numbers |= {"from_state.weight": [[w] for w in state]}
+    numbers |= {} if bias is None else {"from_element.bias": bias}
+    cell.load_state_dict({name: torch.tensor(values, dtype=torch.float32) for name, values in numbers.items()})
     return recurrence(cell, start=torch.zeros(1, 1))

@@ -84,10 +84,11 @@ class NativeRecurrence(Recurrence):
                 f"got {elements.shape[2]} of {elements.dtype}"
             )
 
-    def scan_unchecked(self, elements: Tensor, lengths: Tensor | None, **options: Any) -> Trajectory:
+    def scan_encoded(self, elements: Tensor, lengths: Tensor | None = None, **options: Any) -> Trajectory:
+        self.check_elements(elements)
         if applies(elements):  # our kernels keep the precision of the weights, also under autocast
             elements = elements.to(self.weights(0)[0].dtype)
-        return super().scan_unchecked(elements, lengths, **options)
+        return super().scan_encoded(elements, lengths, **options)
 
     def step(self, element: Tensor, state: State) -> State:
         new = []
