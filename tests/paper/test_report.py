@@ -329,14 +329,12 @@ def test_every_weight_of_a_search_has_its_mean(sub_rows):
 def test_lines_are_of_the_chosen_rows_with_their_seeds(sub_rows):
     rows = figures("accuracy", {"plain": 0.5, "sire": 0.6}, labels=50)
     rows += figures("accuracy", {"plain": 0.7, "sire": 0.9}, labels=500)
-    (plain, sire) = lines_of(Chart("labels"), rows)
-    assert (plain.label, sire.label) == ("plain", "sire")
-    assert sire.points[500.0].values == pytest.approx({0: 0.9, 1: 0.901, 2: 0.902})
-    assert lines_of(Chart("labels"), [{**row, "selected": False} for row in rows]) == []
-    curve = Chart("epoch", "gap", curve=True)
+    lines = lines_of(Chart("labels"), rows)
+    assert list(lines) == ["plain", "sire"]
+    assert lines["sire"][500.0].values == pytest.approx({0: 0.9, 1: 0.901, 2: 0.902})
+    assert lines_of(Chart("labels"), [{**row, "selected": False} for row in rows]) == {}
     one = {**rows[0], "curve": {"epoch": [0, 1], "gap": [0.5, None]}}
-    (line,) = lines_of(curve, [one])
-    assert list(line.points) == [0.0]  # what a curve does not have is not drawn
+    assert list(lines_of(Chart("epoch", "gap", curve=True), [one])["plain"]) == [0.0]  # what a curve lacks is not drawn
 
 
 def test_a_figure_needs_two_points_and_says_what_it_shows():

@@ -8,9 +8,8 @@ whole numbers from 0; elements are float32 in the data's own units.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -224,12 +223,8 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
             labels = np.concatenate([labels for _, labels in files])
             names = tuple((folder / _HDF5_NAMES).read_text().split())
         parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels, count)))
-    return Dataset("modelnet40", parts[0], parts[1], names, name, _shapes(parts[0], draws))
-
-
-def _shapes(train: SetData, draws: int) -> Tensor | None:
-    """The shape each training cloud comes from; None where every cloud has its own."""
-    return None if draws == 1 else torch.arange(len(train)) // draws
+    groups = torch.arange(len(parts[0])) // draws if draws > 1 else None
+    return Dataset("modelnet40", parts[0], parts[1], names, name, groups)
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -264,7 +259,8 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
                     cloud = formats.sample_surface(triangles, points, generator)
                 clouds.append(formats.unit_sphere(cloud))
         parts.append(SetData.of(np.stack(clouds), np.repeat([label for _, label in files[part]], count)))
-    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), _shapes(parts[0], draws))
+    groups = torch.arange(len(parts[0])) // draws if draws > 1 else None
+    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), groups)
 
 
 def _mesh_files(folder: Path) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
@@ -349,13 +345,3 @@ def _expect(path: Path, what: str, found: tuple[object, ...], expected: tuple[ob
     """Refuse a file without a published checksum whose counts are not those of the published data."""
     if found != expected:
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
-
-
-LOADERS: dict[str, Callable[[], Dataset]] = {
-    "mnist": mnist,
-    "ecg5000": ecg5000,
-    "hapt": hapt,
-    "musk1": partial(bags, "musk1"),
-    "elephant": partial(bags, "elephant"),
-    "modelnet40": modelnet40,
-}

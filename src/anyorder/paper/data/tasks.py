@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyorder.checks import InputError, whole_number
 from anyorder.data.sets import SetData
 
 
@@ -51,10 +50,7 @@ class Task:
         >>> bool(elements.sum() == data.targets[0]), lengths
         (True, None)
         """
-        samples, alphabet = whole_number("samples", samples), whole_number("alphabet", alphabet, 2)
         least, most = (n, n) if isinstance(n, int) else n
-        if whole_number("n", least) > whole_number("n", most):
-            raise InputError(f"n must be (least, most) with least <= most; got {n}")
         lengths = torch.full((samples,), most)
         if least < most:
             lengths = torch.randint(least, most + 1, (samples,), generator=generator)
@@ -106,15 +102,7 @@ def _variance(values: Tensor) -> Tensor:
 
 def _half_range(values: Tensor) -> Tensor:
     half = values.shape[1] // 2
-    if half == 0:
-        raise InputError("half-range needs sets of at least 2 numbers; got sets of 1")
     return values[:, :half].amax(1) - values[:, half:].amin(1)
-
-
-def _first_seen(values: Tensor) -> Tensor:
-    """1 where a number appears for the first time in its row, else 0."""
-    same = values[:, :, None] == values[:, None, :]
-    return (~same.tril(-1).any(2)).to(values.dtype)
 
 
 TASKS = {
@@ -125,10 +113,6 @@ TASKS = {
         Task("range", "max x − min x", _range),
         Task("variance", "1/n Σ (x − mean x)²", _variance, kind="real"),
         Task("half-range", "max of the first ⌊n/2⌋ − min of the rest", _half_range, invariant=False),
-        Task("unique-sum", "Σ of the distinct x", lambda values: (_first_seen(values) * values).sum(1)),
-        Task("unique-count", "number of distinct x", lambda values: _first_seen(values).sum(1)),
-        Task("max", "max x", lambda values: values.amax(1)),
-        Task("stddev", "√ variance", lambda values: _variance(values).sqrt(), kind="real"),
     ]
 }
 

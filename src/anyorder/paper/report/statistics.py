@@ -47,7 +47,7 @@ class Sample:
         """The standard deviation between seeds; 0 of one."""
         return stdev(self.values.values()) if len(self) > 1 else 0.0
 
-    @property
+    @cached_property
     def half_width(self) -> float:
         """Half of the 95 % interval of the mean (Student's t); nan of fewer than two seeds."""
         number = len(self)

@@ -65,7 +65,10 @@ COMPARED = {
     ],
     "range": [Versus("best SIRE", "best other", over={"n": None}, margin=0.02)],
     "variance": [Versus("best SIRE", "deepsets", "rmse", {"n": None})],
-    "pointcloud": [Versus("each SIRE", other) for other in ("deepsets", "its base")],
+    "pointcloud": [
+        *(Versus("each SIRE", other) for other in ("deepsets", "its base")),
+        Versus("each other", "plain", decides=False),
+    ],
 }
 
 
