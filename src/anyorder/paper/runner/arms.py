@@ -46,20 +46,18 @@ state_gap_squared = PermutationPenalty(relative=True)
 def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", orderings: int | None = None) -> list[Outcome]:
     """Train ``trial.method`` and test it: an outcome for each test length.
 
-    The setting of a task on numbers: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``validation``,
-    ``test`` (numbers of sets), ``embedding`` (dimensions of the frozen random input; None feeds the number itself),
-    ``lengths`` (of test sets, default ``n``), ``unlabeled`` (sets for the penalty alone), ``curve`` (keep the training
-    curve), ``checkpoint`` (keep the run resumable inside a trial).
+    Numbers: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``validation``, ``test`` (numbers of
+    sets), ``embedding`` (dimensions of the frozen random input; None feeds the number itself), ``lengths`` (of test
+    sets, default ``n``), ``unlabeled`` (sets for the penalty alone), ``curve`` (keep one), ``checkpoint`` (resumable).
 
-    That of real data: ``data`` or ``points`` (which data set), ``labels`` (the share of the training part that keeps
-    them), ``validation`` (its share), ``standardize`` (True, or the deviation that every feature gets), ``votes``
-    (orderings that π-SGD averages over), ``track`` (measure the validation part after every epoch and keep the best).
-    With ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set.
+    Real data: ``data`` or ``points`` (which set), ``labels`` (the share of the training part that keeps them),
+    ``validation`` (its share), ``standardize`` (True, or the deviation that every feature gets), ``votes`` (orderings
+    that π-SGD averages over), ``track`` (measure the validation part after every epoch and keep the best). With
+    ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set.
 
-    Of both: ``steps`` and ``epochs`` (whichever is longer), ``batch_size``, ``learning_rate``, ``weight_decay``,
-    ``shuffle_within``, ``truncate``, ``mixed_precision``, ``label_smoothing``, ``target_gap`` (an ``AdaptiveWeight``
-    instead of a weight), ``stretch``, ``begin_with`` and ``begin_anew`` (:class:`Variants`), and what the arm's model
-    and penalty take.
+    Both: ``steps`` and ``epochs`` (whichever is longer), what :class:`TrainConfig` takes, ``label_smoothing``,
+    ``target_gap`` (an ``AdaptiveWeight`` instead of a weight), ``stretch``, ``begin_with`` and ``begin_anew``
+    (:class:`Variants`), and what the arm's model and penalty take.
     """
     if "task" in trial.setting:
         return _train_and_test(trial, Numbers(trial), workdir, device)
@@ -95,19 +93,16 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
     setting, track = trial.setting, bool(trial.setting.get("track"))
     model = build_model(trial.method, setting, problem.labeled.elements.shape[1], problem.outputs, seed=trial.seed)
     batches = math.ceil(len(problem.labeled) / setting["batch_size"])
+    passed = ("batch_size", "learning_rate", "weight_decay", "shuffle_within", "mixed_precision")
     config = TrainConfig(
         epochs=max(1, round(setting.get("steps", 0) / batches), setting.get("epochs", 0)),
-        batch_size=setting["batch_size"],
-        learning_rate=setting["learning_rate"],
-        weight_decay=setting.get("weight_decay", 0.0),
         shuffle=shuffles(trial.method),
-        shuffle_within=setting.get("shuffle_within"),
-        mixed_precision=setting.get("mixed_precision"),
         truncate=setting.get("truncate") if isinstance(model, RecurrentSetModel) else None,
         maximize=track,
         gap_every=1 if track else 0,
         seed=trial.seed,
         device=device,
+        **{name: setting[name] for name in passed if name in setting},
     )
     penalised: dict[str, Any] = {}
     if (penalty := build_penalty(trial.method, setting)) is not None:
@@ -340,51 +335,29 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     >>> build_model("cnn", {"side": 8}, 1, 10, seed=0)(torch.rand(2, 64, 1)).shape
     torch.Size([2, 10])
     """
-    numbers = "task" in setting
-    width, dropout = setting.get("hidden", 64), setting.get("dropout", 0.0)
-    embedding = None
+    numbers, width = "task" in setting, setting.get("hidden", 64)
+    embedded = {}
     if setting.get("embedding") is not None:
-        embedding = (setting["alphabet"], setting["embedding"], "frozen")
+        embedded = {"embedding": (setting["alphabet"], setting["embedding"], "frozen")}
+
+    def given(*names: str, **defaults: Any) -> dict[str, Any]:
+        return {**embedded, **defaults, **{name: setting[name] for name in names if name in setting}}
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if method == "deepsets":
-            return DeepSets(
-                features,
-                outputs,
-                phi=setting.get("phi", (100, 100) if numbers else (width, width)),
-                rho=setting.get("rho", (100,) if numbers else (width,)),
-                pooling=setting.get("pooling", "sum" if numbers else "mean"),
-                equivariant=setting.get("equivariant", False),
-                activation=setting.get("activation", "relu"),
-                dropout=dropout,
-                embedding=embedding,
-            )
+            of_numbers = {"phi": (100, 100), "rho": (100,), "pooling": "sum"}
+            defaults = of_numbers if numbers else {"phi": (width, width), "rho": (width,), "pooling": "mean"}
+            options = given("phi", "rho", "pooling", "equivariant", "activation", "dropout", **defaults)
+            return DeepSets(features, outputs, **options)
         if method == "set-transformer":
-            return SetTransformer(
-                features,
-                outputs,
-                hidden=64 if numbers else width,
-                blocks=setting.get("blocks", 2),
-                inducing=None if numbers else setting.get("inducing", 16),
-                layer_norm=True,
-                dropout=dropout,
-                embedding=embedding,
-            )
+            sizes = {"hidden": 64, "inducing": None} if numbers else given("hidden", "inducing", inducing=16)
+            return SetTransformer(features, outputs, layer_norm=True, **{**given("blocks", "dropout"), **sizes})
         if method.startswith("cnn"):
-            return SmallCNN(features, outputs, side=setting["side"], dropout=dropout)
-        return RecurrentSetModel(
-            features,
-            outputs,
-            cell=setting.get("cell", "gru"),
-            hidden=width,
-            encoder=setting.get("encoder"),
-            readout=setting.get("readout"),
-            activation=setting.get("activation", "tanh" if numbers else "relu"),
-            dropout=dropout,
-            readout_dropout=setting.get("readout_dropout", 0.0),
-            gate_bias_span=setting.get("gate_bias_span"),
-            embedding=embedding,
-        )
+            return SmallCNN(features, outputs, **given("side", "dropout"))
+        names = ("cell", "hidden", "encoder", "readout", "dropout", "readout_dropout", "gate_bias_span")
+        options = given(*names, "activation", activation="tanh" if numbers else "relu")
+        return RecurrentSetModel(features, outputs, **options)
 
 
 def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:

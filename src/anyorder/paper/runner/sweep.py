@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from anyorder import __version__
-from anyorder.checks import Diverged, InputError, one_of, real_number, whole_number
+from anyorder.checks import Diverged, InputError, one_of, whole_number
 from anyorder.files import home, write_atomically
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
@@ -87,8 +85,8 @@ def sweep(
     origin = Origin(command, commit(), str(path.absolute().parent))
     with _only_writer(path):
         rows = read_rows(path)
-        failed: set[str] = set()
-        while todo := unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), rows, failed):
+        failed: list[Row] = []
+        while todo := unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), [*rows, *failed]):
             if engine == "local":
                 finished = local_engine(experiment, todo, origin, jobs=jobs or jobs_for(experiment.cpus))
             else:
@@ -98,7 +96,7 @@ def sweep(
             with contextlib.closing(finished):
                 for number, (trial, new, problem) in enumerate(finished, start=1):
                     if new is None:
-                        failed.add(trial.key)
+                        failed.append({"trial": trial.key})
                     else:
                         rows = experiment.with_selection([*rows, *new], scale, seeds=seeds)
                         write_rows(path, rows)
@@ -128,9 +126,9 @@ def jobs_for(cpus: int) -> int:
     return max(1, (os.cpu_count() or 1) // max(1, cpus))
 
 
-def unfinished(trials: Sequence[Trial], rows: Sequence[Row], failed: set[str] = frozenset()) -> list[Trial]:  # type: ignore[assignment]
-    """The trials that have no rows yet and have not failed."""
-    done = {row["trial"] for row in rows} | failed
+def unfinished(trials: Sequence[Trial], rows: Sequence[Row]) -> list[Trial]:
+    """The trials that have no rows yet."""
+    done = {row["trial"] for row in rows}
     return [trial for trial in trials if trial.key not in done]
 
 
@@ -324,10 +322,7 @@ def reproduce(
     the experiment declares, one thread and no GPU.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
-    for option, value in {"seeds": seeds, "cpus": cpus}.items():
-        if value is not None:
-            whole_number(option, value)
-    check_engine(engine, jobs, address, 0 if gpus is None else real_number("gpus", gpus, at_least=0))
+    check_engine(engine, jobs, address, gpus or 0)
     group = [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
     methods = {experiment.name: list(experiment.plan(scale).methods) for experiment in group}
     if only is not None:
@@ -335,15 +330,12 @@ def reproduce(
         only = [one_of("only", method, known) for method in only]
         methods = {each: [method for method in only if method in mine] for each, mine in methods.items()}
     group = [experiment for experiment in group if methods[experiment.name]]
+    options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
     if name in GROUPS:
-        seconds = 0.0
-        for experiment in group:
-            with contextlib.suppress(InputError):  # of rows that cannot be read; said when its turn comes
-                left = _planned(experiment, scale, out, methods[experiment.name], seeds)[1]
-                seconds += experiment.estimated_seconds(left)
-        names = ", ".join(experiment.name for experiment in group)
+        left = [_planned(each, scale, out, methods[each.name], seeds, readable=False)[1] for each in group]
+        seconds = sum(each.estimated_seconds(trials) for each, trials in zip(group, left, strict=True))
+        names = ", ".join(each.name for each in group)
         print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
-    options: dict[str, Any] = {"jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
     problems = []
     for experiment in group:
         experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=gpus or experiment.gpus)
@@ -351,7 +343,7 @@ def reproduce(
             run: Any = experiment.run  # that of an experiment of the paper: it takes a device
             experiment = replace(experiment, run=functools.partial(run, device="auto"))
         try:
-            problems += _reproduce(experiment, scale, out, methods[experiment.name], dry_run, **options)
+            problems += _reproduce(experiment, scale, methods[experiment.name], dry_run, **options)
         except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
             if name not in GROUPS:
                 raise
@@ -361,77 +353,57 @@ def reproduce(
 
 
 def _planned(
-    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], seeds: int | None
+    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], seeds: int | None, readable: bool = True
 ) -> tuple[list[Trial], list[Trial]]:
-    """All trials, and those still to run."""
-    rows = read_rows(rows_path(out, experiment.name))
+    """All trials, and those still to run; with ``readable=False`` rows that cannot be read are left for later."""
+    path, rows = rows_path(out, experiment.name), []
+    with contextlib.nullcontext() if readable else contextlib.suppress(InputError):
+        rows = read_rows(path)
     trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
     return trials, unfinished(trials, rows)
 
 
 def _reproduce(
-    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], dry_run: bool, **options: Any
+    experiment: Experiment, scale: str, only: Sequence[str], dry_run: bool, *, out: str | Path, **options: Any
 ) -> list[str]:
-    trials, left = _planned(experiment, scale, out, only, options["seeds"])
-    processes = min(options["jobs"] or jobs_for(experiment.cpus), max(1, len(left)))
-    print(plan_text(experiment, scale, trials, left, processes if options["engine"] == "local" else None), flush=True)
     plan, seeds = experiment.plan(scale), options["seeds"]
-    searched = plan.tune_seeds or plan.seeds
-    if seeds is not None and seeds < searched:
+    trials, left = _planned(experiment, scale, out, only, seeds)
+    seconds = experiment.estimated_seconds(left)
+    print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.how(scale)}")
+    told = f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time"
+    if options["engine"] == "local":
+        processes = min(options["jobs"] or jobs_for(experiment.cpus), max(1, len(left)))
+        told += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
+    print(told, flush=True)
+    if seeds is not None and seeds < (searched := plan.tune_seeds or plan.seeds):
         print(f"Settings are chosen from {searched} seeds; with {seeds} the report shows candidates and no choice.")
     if dry_run or not left:
         return []
-    seconds = {trial.key: experiment.estimated_seconds([trial]) for trial in left}
-    problems, done, began = [], set(), time.monotonic()
-    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    bar = Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal)
-    task = bar.add_task(experiment.name, total=sum(seconds.values()))
+    problems: list[str] = []
+    done: list[Trial] = []
+    began = time.monotonic()
 
     def finished(trial: Trial, rows: list[Row] | None, problem: str | None, _: int) -> None:
-        where = f"{trial.method} {_varied(experiment, trial)} seed {trial.seed}"
+        done.append(trial)
+        varied = dict.fromkeys([*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)])
+        words = [f"{key}={trial.setting[key]}" for key in varied if trial.setting[key] is not None]
+        where = f"{trial.method} {' '.join(words)} seed {trial.seed}"
         if problem is not None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
-        done.add(trial.key)
-        bar.advance(task, seconds.get(trial.key, 0))
-        worked = sum(seconds.get(key, 0) for key in done)
-        remaining = (time.monotonic() - began) * (sum(seconds.values()) - worked) / max(worked, 1e-9)
+        worked = experiment.estimated_seconds(done)
+        remaining = (time.monotonic() - began) * max(seconds - worked, 0) / worked
         figure = "failed" if rows is None else _validation_figure(rows[-1], experiment)
-        console.print(f"[{len(done)}/{len(left)}] {where}: {figure}; {duration(max(remaining, 0))} left")
+        print(f"[{len(done)}/{len(left)}] {where}: {figure}; {duration(remaining)} left", flush=True)
 
     command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
     command += f" --gpus {experiment.gpus:g}" if experiment.gpus else ""
-    with bar:
-        sweep(experiment, scale, out=out, only=only, command=command, on_finish=finished, **options)
-    for problem in problems:
-        print(problem, file=sys.stderr)
+    sweep(experiment, scale, out=out, only=only, command=command, on_finish=finished, **options)
+    print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
     print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(out, experiment.name)}")
     return problems
-
-
-def plan_text(
-    experiment: Experiment, scale: str, trials: Sequence[Trial], left: Sequence[Trial], processes: int | None
-) -> str:
-    """What a sweep is about to do, and how long it should take."""
-    seconds = experiment.estimated_seconds(left)
-    lines = [f"{experiment.name}, {scale} scale. {experiment.claim}", f"How: {experiment.how(scale)}"]
-    for method, candidates in experiment.plan(scale).methods.items():
-        mine, waiting = (sum(trial.method == method for trial in some) for some in (trials, left))
-        if mine:
-            lines.append(f"  {method}: {len(candidates)} candidate settings, {mine} trials, {mine - waiting} finished")
-    lines.append(f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time")
-    if processes:
-        lines[-1] += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
-    return "\n".join(lines)
 
 
 def _validation_figure(row: Row, experiment: Experiment) -> str:
     """Whoever watches a sweep should not see the test sets before the choices are made."""
     metric = next((m for m in (experiment.headline, experiment.select) if m in row["validation"]), None)
     return "diverged" if metric is None else f"validation {metric} {row['validation'][metric]:.4f}"
-
-
-def _varied(experiment: Experiment, trial: Trial) -> str:
-    """What tells this trial from its method's others."""
-    plan = experiment.plan(trial.scale)
-    keys = [*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)]
-    return " ".join(f"{key}={trial.setting[key]}" for key in dict.fromkeys(keys) if trial.setting[key] is not None)
