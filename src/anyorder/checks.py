@@ -61,13 +61,12 @@ def real_number(
 ) -> float:
     """``value`` as a finite float within the given bounds; text is not converted."""
     is_number = not isinstance(value, (str, bytes))
-    number = math.nan
     try:
-        number = float(value) if is_number else number
-    except (TypeError, ValueError):
-        is_number = False
+        number = float(value) if is_number else math.nan
     except OverflowError:
         number = math.inf
+    except (TypeError, ValueError):
+        number, is_number = math.nan, False
     rules = [
         (is_number, "a number"),
         (math.isfinite(number), "finite"),

@@ -56,7 +56,7 @@ class Penalty(ABC):
             generator: the only source of random numbers; None takes torch's default generator.
         """
         batch = Batch.of(subject, elements, lengths)
-        if self.relative and batch.size < 2:
+        if self.relative and batch.elements.shape[0] < 2:
             raise InputError("relative=True needs at least two sets in the batch, whose end states differ; got one")
         sample = batch.sets_with_a_pair()
         if sample.numel() == 0:
@@ -133,20 +133,11 @@ class Batch:
         unrecorded = torch.is_grad_enabled() and not given.recorded
         return cls(r, elements, given.lengths, None if unrecorded else given, state)
 
-    @property
-    def size(self) -> int:
-        return self.elements.shape[0]
-
-    @property
-    def longest(self) -> int:
-        return self.elements.shape[1]
-
     @cached_property
     def counts(self) -> Tensor:
         """The number of elements of each set, ``[B]``."""
-        if self.lengths is not None:
-            return self.lengths
-        return torch.full((self.size,), self.longest, device=self.elements.device)
+        batch, longest = self.elements.shape[:2]
+        return torch.full((batch,), longest, device=self.elements.device) if self.lengths is None else self.lengths
 
     @cached_property
     def trajectory(self) -> Trajectory:
@@ -156,9 +147,10 @@ class Batch:
 
     def sets_with_a_pair(self) -> Tensor:
         """The indices of the sets with at least two elements."""
-        every = torch.arange(self.size, device=self.elements.device)
+        batch, longest = self.elements.shape[:2]
+        every = torch.arange(batch, device=self.elements.device)
         if self.lengths is None:
-            return every if self.longest >= 2 else every[:0]
+            return every if longest >= 2 else every[:0]
         return every[self.lengths >= 2]
 
     def end_state(self, sample: Tensor, order: Tensor, length: Tensor) -> State:
@@ -174,9 +166,10 @@ class Batch:
 
         It is at least the rounding error of the states. Sets that end closer together cannot be told apart.
         """
+        sets = self.elements.shape[0]
         ends = [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
-        mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (self.size - 1))
-        size = torch.stack([end.detach().square().sum() for end in ends]).sum() / self.size
+        mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (sets - 1))
+        size = torch.stack([end.detach().square().sum() for end in ends]).sum() / sets
         limits = torch.finfo(mean.dtype)
         return torch.maximum(mean, (limits.eps**2 * size).clamp_min(limits.tiny))
 

@@ -65,7 +65,7 @@ class SIRE(Penalty):
         length = batch.counts[sample]
         before = random_below(length - 1, generator)  # m elements stand before the pair
         if self.prefixes == "random":
-            order = random_orderings(length, batch.longest, 1, generator)[:, 0]
+            order = random_orderings(length, batch.elements.shape[1], 1, generator)[:, 0]
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.through_states):
                 state = batch.end_state(sample, order, before)
             places = order.gather(1, before[:, None] + torch.arange(2, device=before.device))

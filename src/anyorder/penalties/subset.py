@@ -28,8 +28,8 @@ class SubsetPenalty(Penalty):
     def branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
         length = batch.counts[sample]
         size = self._size(length, generator)
-        one = random_orderings(length, batch.longest, 1, generator)[:, 0]
-        other = one.gather(1, random_orderings(size, batch.longest, 1, generator)[:, 0])
+        one = random_orderings(length, batch.elements.shape[1], 1, generator)[:, 0]
+        other = one.gather(1, random_orderings(size, batch.elements.shape[1], 1, generator)[:, 0])
         return halves(batch.end_state(sample.repeat(2), torch.cat([one, other]), size.repeat(2)))
 
     def _size(self, length: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -25,10 +25,10 @@ from anyorder.recurrences.kernels.scan import (
 
 
 def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The state after each row ``[sum of sizes, H]``, and each sample's last state ``[B, H]``.
+    """The state after each row ``[sum of sizes, H]``, and each set's last state ``[B, H]``.
 
     ``rows [sum of sizes, D]`` are time-major; step t reads ``sizes[t]`` of them, never more than the step before.
-    ``first [B, H]`` may hold samples without any row. ``weights``: w_ih, w_hh and, if there are any, b_ih, b_hh, as
+    ``first [B, H]`` may hold sets without any row. ``weights``: w_ih, w_hh and, if there are any, b_ih, b_hh, as
     torch.gru takes them.
     """
     w_ih, w_hh, *biases = weights

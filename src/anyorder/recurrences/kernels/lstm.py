@@ -27,10 +27,10 @@ from anyorder.recurrences.kernels.scan import (
 def scan(
     rows: Tensor, sizes: Sequence[int], first: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h and c after each row ``[sum of sizes, H]``, then each sample's last h and c ``[B, H]``.
+    """h and c after each row ``[sum of sizes, H]``, then each set's last h and c ``[B, H]``.
 
     ``rows [sum of sizes, D]`` are time-major; step t reads ``sizes[t]`` of them, never more than the step before.
-    ``first``, h and c ``[B, H]``, may hold samples without any row. ``weights``: w_ih, w_hh and, if there are any,
+    ``first``, h and c ``[B, H]``, may hold sets without any row. ``weights``: w_ih, w_hh and, if there are any,
     b_ih, b_hh, as torch.lstm takes them (without a projection).
     """
     w_ih, w_hh, *biases = weights
