@@ -171,12 +171,8 @@ def test_no_process_ends_with_threads_of_the_group_left(runs):
         assert not [name for name in threads if "gloo" in name], threads
 
 
-def test_every_process_says_how_fast_it_went(runs):
-    _, said = runs
-    for rank in range(2):
-        assert f"process {rank} of 2: " in said
-    assert "sets a second" in said
-    assert said.count("epoch 3 · loss") == 1  # the first process alone shows the epochs
+def test_the_first_process_alone_shows_the_epochs(runs):
+    assert runs[1].count("epoch 3 · loss") == 1
 
 
 @pytest.mark.parametrize("name", ["budget", "relative"])

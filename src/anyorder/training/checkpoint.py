@@ -49,8 +49,8 @@ class Checkpoint:
         own = {
             "orderings": run.orderings.get_state(),
             "draws": run.draws.get_state(),
-            "dropout": _dropout_state(run.device),
-            "sums": torch.cat([run.sums, run.sums.new_tensor([run.penalised])]),
+            "dropout": _dropout(run.device).get_rng_state(),
+            "sums": run.sums,
         }
         tensors = {f"process/{name}": self._of_all_processes(value) for name, value in own.items()}
         tensors |= {f"model/{name}": value for name, value in run.model.state_dict().items()}
@@ -103,9 +103,8 @@ class Checkpoint:
         own = {name: value[run.rank].clone() for name, value in _under("process/", tensors).items()}
         run.orderings.set_state(own["orderings"])
         run.draws.set_state(own["draws"])
-        _set_dropout_state(run.device, own["dropout"])
-        run.sums.copy_(own["sums"][:2])
-        run.penalised = int(own["sums"][2])
+        _dropout(run.device).set_rng_state(own["dropout"])
+        run.sums.copy_(own["sums"])
 
     def _of_all_processes(self, value: Tensor) -> Tensor:
         if self.run.world == 1:
@@ -141,7 +140,7 @@ def _settings(run: Any) -> dict[str, Any]:
         "processes": run.world,
         "data": _digest(run.data),
         "validation": _digest(run.validation),
-        "unlabeled": _digest(run.penalty_data),
+        "unlabeled": _digest(run.unlabeled),
         **_describe_model(run.model),
     }
 
@@ -154,7 +153,12 @@ def _describe(value: Any) -> Any:
         return {name: number for name, number in value.state_dict().items() if name != "weight"}
     if hasattr(value, "config"):
         return value.config()
-    return repr(value) if dataclasses.is_dataclass(value) else getattr(value, "__qualname__", type(value).__name__)
+    return repr(value) if dataclasses.is_dataclass(value) else name_of(value)
+
+
+def name_of(function: Any) -> str:
+    """The name of a callable, the same in every process."""
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:
@@ -189,23 +193,17 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
 @contextmanager
 def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the global generator, which dropout draws from, inside a ``with`` block; then put it back."""
-    before, outside = torch.get_rng_state(), _dropout_state(device)
-    torch.default_generator.manual_seed(seed)
+    before, outside = torch.get_rng_state(), _dropout(device).get_rng_state()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
     if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
+        _dropout(device).manual_seed(seed)
     try:
         yield
     finally:
-        _set_dropout_state(device, outside)
+        _dropout(device).set_rng_state(outside)
         torch.set_rng_state(before)
 
 
-def _dropout_state(device: torch.device) -> Tensor:
-    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
-
-
-def _set_dropout_state(device: torch.device, state: Tensor) -> None:
-    if device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device).set_rng_state(state)
+def _dropout(device: torch.device) -> Any:
+    """The module that keeps the state of the generator which dropout on ``device`` draws from."""
+    return torch if device.type == "cpu" else torch.get_device_module(device)

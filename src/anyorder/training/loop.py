@@ -12,11 +12,11 @@ import functools
 import inspect
 import math
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import tree_map
 from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed, together
-from anyorder.training.checkpoint import Checkpoint, own_randomness
+from anyorder.training.checkpoint import Checkpoint, name_of, own_randomness
 from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
 from anyorder.training.predict import matched, orderings_of, parameter_of, placed, predict
-from anyorder.training.progress import Display, Journal, Record
+from anyorder.training.progress import Journal, Record
 
 Batch = tuple[Tensor, Tensor | None]
 Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
@@ -139,102 +139,55 @@ def train(
     >>> result.steps, len(result.history)
     (2, 2)
     """
-    config = config or TrainConfig()
-    if not callable(loss):
-        one_of("loss", loss, LOSSES)
-    if not callable(penalty_weight) and not isinstance(penalty_weight, AdaptiveWeight):
-        penalty_weight = real_number("penalty_weight", penalty_weight, at_least=0)
-    workdir = None if workdir is None else Path(workdir)
-    parts = {"data": data, "validation": validation, "unlabeled": unlabeled}
-    for rule, holds in _rules(model, loss, parts, config, penalty, penalty_weight, metric, workdir):
-        if not holds:
-            raise InputError(rule)
-    run = _Run(model, loss, data, config, penalty, penalty_weight, validation, unlabeled, metric, augment)
-    with own_randomness(run.device, seed_of(config.seed, run.rank, 2)):
-        return run.go(workdir, progress, log)
+    run = _Run(
+        model, loss, data, config or TrainConfig(), penalty, penalty_weight, validation, unlabeled, metric, augment
+    )
+    with own_randomness(run.device, seed_of(run.config.seed, run.rank, 2)):
+        return run.go(None if workdir is None else Path(workdir), progress, log)
 
 
-def _rules(
-    model: nn.Module,
-    loss: Any,
-    parts: dict[str, Any],
-    config: TrainConfig,
-    penalty: Any,
-    penalty_weight: Any,
-    metric: Any,
-    workdir: Path | None,
-) -> Iterator[tuple[str, bool]]:
-    """What the arguments of :func:`train` must be to each other, and whether they are."""
-    data, validation = parts["data"], parts["validation"]
-    outputs = getattr(model, "out_features", None)
-    for name, part in parts.items():
-        if part is None and name != "data":
-            continue
-        yield f"{name} must be a SetData; SetData.of makes one of a list of arrays", isinstance(part, SetData)
-        yield f"{name} must have the features of data", part.elements.shape[1] == data.elements.shape[1]
-        if name == "unlabeled":
-            continue
-        yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
-        if (weights := part.weights) is not None:
-            sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
-            yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
-        if loss == "cross-entropy":
-            low, high = float(part.targets.min()), float(part.targets.max())
-            classes = part.targets.dim() == 1 and not part.targets.is_floating_point()
-            sound = low >= 0 and (outputs is None or high < outputs) if classes else part.targets.dim() == 2
-            yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes [N, K]", sound
-    needless = config.patience is None and metric is None
-    yield "patience and metric need validation data", validation is not None or needless
-    yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", penalty is None or callable(penalty)
-    unpenalised = parts["unlabeled"] is None and penalty_weight == 0.0
-    yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
-    yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(model)
-    yield "tensorboard=True needs a workdir", workdir is not None or config.tensorboard is not True
-    yield f"workdir must be a folder; {workdir} is a file", workdir is None or not workdir.is_file()
-
-
+@dataclass
 class _Run:
-    """A run in progress: everything that changes while it goes, and how to take a step."""
+    """A run in progress: the arguments of :func:`train`, everything that changes, and how to take a step."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: str | Loss,
-        data: SetData,
-        config: TrainConfig,
-        penalty: Callable[..., Tensor] | None,
-        penalty_weight: float | Callable[[float], float] | AdaptiveWeight,
-        validation: SetData | None,
-        unlabeled: SetData | None,
-        metric: Callable[[Tensor, Tensor], float] | None,
-        augment: Augment | None,
-    ) -> None:
+    model: nn.Module
+    loss: Any
+    data: SetData
+    config: TrainConfig
+    penalty: Any
+    penalty_weight: Any
+    validation: SetData | None
+    unlabeled: SetData | None  # from set-up on together with the labeled sets
+    metric: Callable[[Tensor, Tensor], float] | None
+    augment: Augment | None
+
+    def __post_init__(self) -> None:
+        config, model = self.config, self.model
+        if not callable(self.loss):
+            one_of("loss", self.loss, LOSSES)
+        if not callable(self.penalty_weight) and not isinstance(self.penalty_weight, AdaptiveWeight):
+            self.penalty_weight = real_number("penalty_weight", self.penalty_weight, at_least=0)
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
+        self.compares_sets = getattr(self.penalty, "compares_sets", False)
+        for rule, holds in self._rules():
+            if not holds:
+                raise InputError(rule)
         self.device = here.device if config.device == "auto" else _device(config.device)
-        self.config, self.model, self.metric, self.augment = config, model.to(self.device), metric, augment
-        self.loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
-        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
+        model.to(self.device)
         if self.world > 1:  # all start from the first one's weights
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
         like = parameter_of(model)
-        self.data = _mean_one(placed(data, like))
-        self.validation = None if validation is None else _mean_one(placed(validation, like))
-        self.penalty, self.penalty_weight = penalty, penalty_weight
-        self.plain, self.objective = Objective(model), Objective(model, penalty)
-        self.deck = Deck(len(data), config.batch_size, seed_of(config.seed, 0), self.device)
-        self.penalty_data = None if unlabeled is None else together(self.data, placed(unlabeled, like))
-        if self.penalty_data is not None:
-            self.penalty_deck = Deck(len(self.penalty_data), config.batch_size, seed_of(config.seed, 1), self.device)
-        self.compares_sets = getattr(penalty, "compares_sets", False)
-        sets = min(len(self.penalty_data or data), config.batch_size)
-        if self.compares_sets and sets <= self.world:
-            raise InputError(
-                "batch_size must give a process two sets for a penalty that compares sets (relative=True, "
-                f"partners='batch'); got batch_size={config.batch_size} and n_samples={len(self.penalty_data or data)} "
-                f"on {self.world} process(es)"
-            )
+        self.data = _mean_one(placed(self.data, like))
+        self.validation = None if self.validation is None else _mean_one(placed(self.validation, like))
+        self.deck = Deck(len(self.data), config.batch_size, seed_of(config.seed, 0), self.device)
+        if self.unlabeled is not None:
+            self.unlabeled = together(self.data, placed(self.unlabeled, like))
+            self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
+        self.loss_name = self.loss if isinstance(self.loss, str) else name_of(self.loss)
+        self.loss = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = config.make_optimizer(self.parameters)
@@ -247,9 +200,41 @@ class _Run:
         self.result = TrainResult()
         self.finished = False
         self.best: dict[str, Tensor] | None = None
-        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of the loss over sets, of the penalties
-        self.penalised = 0  # steps of this epoch that had a penalty
+        # Of this epoch: the loss over sets, the penalties over steps, and how many steps had a penalty.
+        self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.epoch_started = 0.0
+
+    def _rules(self) -> Iterator[tuple[str, bool]]:
+        """What the arguments must be to each other, and whether they are."""
+        config, penalty = self.config, self.penalty
+        outputs = getattr(self.model, "out_features", None)
+        parts: dict[str, Any] = {"data": self.data, "validation": self.validation, "unlabeled": self.unlabeled}
+        for name, part in parts.items():
+            if part is None and name != "data":
+                continue
+            yield f"{name} must be a SetData; SetData.of makes one of a list of arrays", isinstance(part, SetData)
+            yield f"{name} must have the features of data", part.elements.shape[1] == self.data.elements.shape[1]
+            if name == "unlabeled":
+                continue
+            yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
+            if (weights := part.weights) is not None:
+                sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
+                yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
+            if self.loss == "cross-entropy":
+                low, high = float(part.targets.min()), float(part.targets.max())
+                classes = part.targets.dim() == 1 and not part.targets.is_floating_point()
+                sound = low >= 0 and (outputs is None or high < outputs) if classes else part.targets.dim() == 2
+                yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes", sound
+        needless = config.patience is None and self.metric is None
+        yield "patience and metric need validation data", self.validation is not None or needless
+        yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", penalty is None or callable(penalty)
+        unpenalised = self.unlabeled is None and self.penalty_weight == 0.0
+        yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
+        yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(self.model)
+        sets = len(self.data) + (0 if self.unlabeled is None else len(self.unlabeled))
+        got = f"batch_size={config.batch_size} and n_samples={sets} on {self.world} process(es)"
+        rule = f"a penalty with relative=True or partners='batch' needs two sets in a batch of a process; got {got}"
+        yield rule, not self.compares_sets or min(sets, config.batch_size) > self.world
 
     def step(self) -> None:
         steps = self.result.steps
@@ -261,19 +246,24 @@ class _Run:
             batch = reorder(batch[0], fresh), batch[1]
         batch = self._augmented(batch)
         penalty_on, penalty_share = None, share
-        if weight and self.penalty_data is not None:
+        if weight and self.unlabeled is not None:
             part, penalty_share = self._my_part(self.penalty_deck.batch(steps))
-            penalty_on = self._augmented(self.penalty_data.batch(part))
+            penalty_on = self._augmented(self.unlabeled.batch(part))
         if weight:
             penalty_share = self._penalty_share(penalty_on or batch, penalty_share)
         self.optimizer.zero_grad()
-        backward = self._backward if self.config.truncate is None else self._backward_in_windows
-        loss, penalty = backward(batch, index, share, weight * penalty_share, penalty_on)
+        if self.config.truncate is None:
+            loss, penalty = self._backward(batch, index, share, weight * penalty_share, penalty_on)
+        elif penalty_on is None:
+            loss, penalty = self._window_by_window(batch, weight * penalty_share, index, share)
+        else:
+            loss, _ = self._window_by_window(batch, 0.0, index, share)
+            _, penalty = self._window_by_window(penalty_on, weight * penalty_share, None, 0.0)
         self._update()
         self.sums[0] += loss * (len(index) if share else 0)
         if weight:
             self.sums[1] += penalty * penalty_share
-            self.penalised += 1
+            self.sums[2] += 1
         self.result.steps += 1
         if isinstance(self.penalty_weight, AdaptiveWeight) and steps % _WEIGHT_EVERY == 0:
             gap = self._gap_of_batch(penalty_on or batch)
@@ -311,19 +301,10 @@ class _Run:
         self.scaler.scale(total).backward()
         return loss.detach(), penalty.detach()
 
-    def _backward_in_windows(
-        self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
-    ) -> tuple[Tensor, Tensor]:
-        """The same by truncated backpropagation."""
-        if penalty_on is None:
-            return self._window_by_window(batch, weight, index, share)
-        loss, _ = self._window_by_window(batch, 0.0, index, share)
-        return loss, self._window_by_window(penalty_on, weight, None, 0.0)[1]
-
     def _window_by_window(
         self, batch: Batch, weight: float, index: Tensor | None, share: float
     ) -> tuple[Tensor, Tensor]:
-        """Penalise every window, and take the loss at the end if ``index`` is given.
+        """The same by truncated backpropagation, with the loss at the end if ``index`` is given.
 
         Each window's graph is freed before the next is scanned. Penalised windows run in full precision.
         """
@@ -447,10 +428,7 @@ class _Run:
         checkpoint = None if workdir is None else Checkpoint(self, workdir)
         if checkpoint is not None:
             checkpoint.resume()
-        main, result = self.rank == 0, self.result
-        display = Display(self.total_steps, result.steps) if main and progress is not False else None
-        board = self.config.tensorboard if main else False
-        journal = Journal(workdir if main else None, board, log if main else None, result.history)
+        result, journal = self.result, Journal(self, workdir, progress is not False, log)
         clock = time.monotonic() - result.seconds
         try:
             while not self.finished:
@@ -458,24 +436,16 @@ class _Run:
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    if display is not None:
-                        display.step(result.steps)
+                    journal.step(result.steps)
                     if checkpoint is not None and checkpoint.due():
                         checkpoint.write()
                 record = self._end_epoch()
                 result.seconds = time.monotonic() - clock
                 journal.epoch(record)
-                if display is not None:
-                    display.epoch(record)
                 if checkpoint is not None and (self.finished or checkpoint.due()):
                     checkpoint.write()
         finally:
-            if display is not None:
-                display.close()
             journal.close()
-        if self.world > 1 and progress is not False:
-            rate = len(self.data) * len(result.history) / self.world / max(result.seconds, 1e-9)
-            print(f"process {self.rank} of {self.world}: {rate:,.0f} sets a second", file=sys.stderr, flush=True)
         if self.best is not None:
             self.model.load_state_dict(self.best)
         self.model.eval()
@@ -483,8 +453,7 @@ class _Run:
 
     def _end_epoch(self) -> Record:
         config, result = self.config, self.result
-        sums = summed(torch.cat([self.sums, self.sums.new_tensor([self.penalised])]))
-        loss, penalty, penalised = sums.tolist()
+        loss, penalty, penalised = summed(self.sums.clone()).tolist()
         loss /= len(self.data)
         epoch = len(result.history)
         seconds = result.seconds - self.epoch_started
@@ -505,7 +474,7 @@ class _Run:
         }
         result.history.append(record)
         self.sums.zero_()
-        self.penalised, self.epoch_started = 0, result.seconds
+        self.epoch_started = result.seconds
         if not math.isfinite(loss):
             return self._diverged(record, "loss", loss)
         if validation is not None and self._is_better(record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,75 +26,62 @@ def describe(record: Record) -> str:
     return " · ".join([f"epoch {record['epoch']}", *(f"{key} {record[key]:.4g}" for key in shown)])
 
 
-class Display:
-    """Each epoch's figures on stderr: one line that is rewritten on a terminal, a line every two seconds elsewhere."""
+class Journal:
+    """Reports each epoch: on stderr, as a JSON object in ``workdir/log.jsonl``, to TensorBoard and to ``log``.
 
-    def __init__(self, total: int, done: int) -> None:
-        self._total, self._first, self._began = total, done, time.monotonic()
-        self._next = 0.0
-        self._record: Record | None = None
-        self._terminal = sys.stderr.isatty()
+    On a terminal one line is rewritten, with the time left; elsewhere a line is printed every two seconds. A run that
+    continues rewrites ``log.jsonl`` from the epochs of its checkpoint. Of several processes only the first reports.
+    """
+
+    def __init__(self, run: Any, workdir: Path | None, shown: bool, log: Callable[[Record], None] | None) -> None:
+        self._first, self._total, self._began, self._next = run.result.steps, run.total_steps, time.monotonic(), 0.0
+        self._main, self._shown, self._log = run.rank == 0, shown and run.rank == 0, log
+        self._terminal = self._shown and sys.stderr.isatty()
+        self._waiting: Record | None = None
+        self._figures = "training"
+        self._path = None if workdir is None else workdir / "log.jsonl"
+        self._board: Any = None
+        history, tensorboard = run.result.history, run.config.tensorboard
+        if self._path is not None and self._main:
+            write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in history))
+        if tensorboard and self._main:
+            folder = f"{workdir or '.'}/tensorboard" if tensorboard is True else str(tensorboard)
+            writer = extra("torch.utils.tensorboard", "tensorboard", "tensorboard=").SummaryWriter
+            self._board = writer(folder, purge_step=len(history))
 
     def step(self, steps: int) -> None:
+        """Rewrite the line on a terminal, at most ten times a second."""
         now = time.monotonic()
-        if self._terminal and now >= self._next:
+        if self._terminal and (now >= self._next or steps == self._total):
             left = (now - self._began) * (self._total - steps) / max(1, steps - self._first)
-            figures = "training" if self._record is None else describe(self._record)
-            line = f"{figures} · {steps / self._total:.0%} · {timedelta(seconds=round(left))} left"
+            line = f"{self._figures} · {steps / self._total:.0%} · {timedelta(seconds=round(left))} left"
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
             self._next = now + 0.1
 
     def epoch(self, record: Record) -> None:
-        self._record = record
-        if not self._terminal and time.monotonic() >= self._next:
-            self.close()
-            self._next = time.monotonic() + 2
-
-    def close(self) -> None:
-        """Show the last figures, if they were not shown yet."""
-        if self._record is not None and self._terminal:
-            self._next = 0.0
-            self.step(self._record["step"])
-            print(file=sys.stderr)
-        elif self._record is not None:
-            print(describe(self._record), file=sys.stderr, flush=True)
-        self._record = None
-
-
-class Journal:
-    """One JSON object an epoch in ``workdir/log.jsonl``; the same to TensorBoard and to ``log``, if given.
-
-    A run that continues rewrites the file from the epochs of its checkpoint, so that none appears twice.
-    """
-
-    def __init__(
-        self,
-        workdir: Path | None,
-        tensorboard: bool | str | Path,
-        log: Callable[[Record], None] | None,
-        history: Sequence[Record],
-    ) -> None:
-        self._log = log
-        self._path = None if workdir is None else workdir / "log.jsonl"
-        self._board: Any = None
-        if self._path is not None:
-            write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in history))
-        if tensorboard:
-            folder = f"{workdir}/tensorboard" if tensorboard is True else str(tensorboard)
-            writer = extra("torch.utils.tensorboard", "tensorboard", "tensorboard=").SummaryWriter
-            self._board = writer(folder, purge_step=len(history))
-
-    def epoch(self, record: Record) -> None:
-        if self._path is not None:
+        self._figures, self._waiting = describe(record), record
+        if self._path is not None and self._main:
             with self._path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
         if self._board is not None:
             for key, value in record.items():
                 if isinstance(value, float):
                     self._board.add_scalar(key, value, record["epoch"])
-        if self._log is not None:
+        if self._log is not None and self._main:
             self._log(record)
+        if not self._terminal and time.monotonic() >= self._next:
+            self._print()
+            self._next = time.monotonic() + 2
 
     def close(self) -> None:
+        """Show the last figures, if they were not shown yet."""
+        self._print()
         if self._board is not None:
             self._board.close()
+
+    def _print(self) -> None:
+        if self._waiting is not None and self._shown:
+            if self._terminal:
+                self.step(self._waiting["step"])
+            print("" if self._terminal else self._figures, file=sys.stderr, flush=True)
+        self._waiting = None
