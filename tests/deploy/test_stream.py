@@ -352,12 +352,3 @@ def test_a_snapshot_keeps_the_infinities_a_recurrence_starts_from_and_the_precis
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stream.update(torch.ones(2, D))
     assert ao.Stream.restore(stream.model, stream.snapshot()).snapshot() == stream.snapshot()
-
-
-def test_the_page_on_streaming_runs():
-    page = Path(__file__).parents[2] / "docs" / "streaming.md"
-    names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
