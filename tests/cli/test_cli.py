@@ -201,7 +201,7 @@ def test_every_option_says_what_it_does_and_its_default_is_that_of_the_estimator
 
 
 def test_every_option_of_the_training_reaches_it(succeed, table):
-    words = "--cell lstm --layers 2 --penalty sire --penalty-window 2 --penalty-weight 0.5 --shuffle --truncate 3"
+    words = "--cell lstm --layers 2 --penalty sire --window 2 --penalty-weight 0.5 --shuffle --truncate 3"
     words += " --optimizer sgd --weight-decay 0.1 --schedule plateau --clip none --mixed-precision no --time dose"
     words += " --batch-size 7 --learning-rate 0.01 --patience 5 --validation-fraction 0.2 --seed 3"
     succeed(f"{TRAIN} {words} --tensorboard board")
@@ -233,7 +233,7 @@ def test_every_option_of_the_training_reaches_it(succeed, table):
     for words, name, value in (
         ("--penalty sub --penalty-weight 1", "penalty", "sub"),
         ("--shuffle-within 7", "shuffle_within", 7),
-        ("--penalty-prefixes given", "penalty", ao.SIRE(prefixes="given")),
+        ("--prefixes given", "penalty", ao.SIRE(prefixes="given")),
     ):
         succeed(f"{TRAIN} {words} --force")
         assert ao.load("model").get_params()[name] == value
@@ -488,8 +488,8 @@ BAD_WORDS = {
     "option": (f"{TRAIN} --force --model deepsets", "a deepsets model has no option --hidden"),
     "cell": (f"{TRAIN} --force --cell grru", "did you mean 'gru'"),
     "penalty": (f"{TRAIN} --force --penalty subb", "did you mean 'sub'"),
-    "window of sub": (f"{TRAIN} --force --penalty sub --penalty-window 2", "options of --penalty sire"),
-    "random with a window": (f"{TRAIN} --force --penalty-prefixes random --penalty-window 2", "prefixes"),
+    "window of sub": (f"{TRAIN} --force --penalty sub --window 2", "options of --penalty sire"),
+    "random with a window": (f"{TRAIN} --force --prefixes random --window 2", "prefixes"),
     "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight"),
     "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "penalty_weight"),
     "clip": (f"{TRAIN} --force --clip 0", "clip"),

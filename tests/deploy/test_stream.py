@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest

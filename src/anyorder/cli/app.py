@@ -136,10 +136,10 @@ def train(
     penalty_weight: Any = Option(
         "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
     ),
-    penalty_window: int | None = Option(
+    window: int | None = Option(
         None, min=1, help="Penalise swaps of elements at most N positions apart.", show_default="any distance"
     ),
-    penalty_prefixes: str | None = Option(
+    prefixes: str | None = Option(
         None, help="Elements before a swap: random (a subset) or given.", show_default="random; with a window: given"
     ),
     shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
@@ -178,10 +178,10 @@ def train(
     from anyorder.estimators.regressor import SetRegressor
     from anyorder.estimators.tables import learn_table
 
-    swaps = _given(window=penalty_window, prefixes=penalty_prefixes)
+    swaps = _given(window=window, prefixes=prefixes)
     if swaps and penalty != "sire":
-        raise InputError(f"--penalty-window and --penalty-prefixes are options of --penalty sire; got {penalty}")
-    if penalty_window is not None:
+        raise InputError(f"--window and --prefixes are options of --penalty sire; got {penalty}")
+    if window is not None:
         swaps.setdefault("prefixes", "given")
     parameters = inspect.signature(SetClassifier).parameters
     settings = {name: value for name, value in context.params.items() if name in parameters}
