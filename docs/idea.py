@@ -1,7 +1,7 @@
 """Draw the picture of the README: ``python docs/idea.py``.
 
 Two GRUs learn the largest coordinates of 24 sets of six points, one of them with SIRE. Each panel shows the state while
-the GRU reads one unseen set in two orderings. The two axes are those along which the end states of many sets differ most.
+the GRU reads one unseen set in two orderings. The axes are those along which the end states of many sets differ most.
 """
 
 from pathlib import Path
