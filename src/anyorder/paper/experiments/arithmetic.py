@@ -6,7 +6,7 @@ from typing import Any
 
 from anyorder.paper.experiments.common import ARITHMETIC, scales, seconds_on_numbers
 from anyorder.paper.runner.arms import run
-from anyorder.paper.runner.trial import Chart, Experiment, Plan, grid
+from anyorder.paper.runner.trial import Experiment, Plan, grid
 
 SHAPES: dict[str, Any] = {"cell": ["gru", "lstm"], "readout": [None, [100]]}
 FULL = {"labels": 100000, "validation": 10000, "test": 10000, "steps": 200000, "embedding": 100}
@@ -43,7 +43,7 @@ def arithmetic(
         seconds=seconds_on_numbers,
     )
     plans = scales(plan, {"labels": 40}, full=FULL, tune_on={}, tune_seeds=3, seeds=20 if task == "sum" else 3)
-    experiment = Experiment(task, claim, CHOICES, run, plans, headline=metric, charts=[Chart("n", metric)])
+    experiment = Experiment(task, claim, CHOICES, run, plans, headline=metric)
     return replace(experiment, short=short, reported=f"{reported} (a figure without numbers)", remark=remark)
 
 

@@ -6,7 +6,7 @@ from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.experiments.common import POOLED, RECORDED, WEIGHTS, load, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run_folds
-from anyorder.paper.runner.trial import Chart, Experiment, Plan, grid
+from anyorder.paper.runner.trial import Experiment, Plan, grid
 
 
 def real_bags() -> dict[str, Dataset]:
@@ -46,6 +46,5 @@ BAGS = Experiment(
     run=run_folds,
     plans=scales(plan, {"folds": 2, "encoder": [8]}, full={"hidden": 64, "steps": 1000}, seeds=20),
     data=partial(load, smoke=generated_bags, real=real_bags),
-    charts=[Chart("labels", split="data", log=True)],
     **RECORDED,
 )

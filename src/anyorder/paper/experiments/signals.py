@@ -6,7 +6,7 @@ from typing import Any
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.experiments.common import POOLED, RECORDED, WEIGHTS, load, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run
-from anyorder.paper.runner.trial import Chart, Experiment, Plan, grid
+from anyorder.paper.runner.trial import Experiment, Plan, grid
 
 WIDER = [*WEIGHTS, 1000.0]
 PROTOCOL = (
@@ -44,7 +44,6 @@ ECG = Experiment(
     run=run,
     plans=scales(ecg, {}, full={"hidden": 64, "steps": 2000}, seeds=20),
     data=partial(load, smoke=generated.beats, real=datasets.ecg5000),
-    charts=[Chart("labels", log=True)],
     **RECORDED,
 )
 
@@ -76,6 +75,5 @@ ACTIVITY = Experiment(
     run=run,
     plans=scales(activity, {"validation": 0.4}, full={"hidden": 64, "steps": 4000}, seeds=20),
     data=partial(load, smoke=generated.windows, real=datasets.hapt),
-    charts=[Chart("labels", log=True)],
     **RECORDED,
 )

@@ -191,15 +191,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure to draw from the chosen rows: ``metric`` against ``x`` (a setting), a line for each method.
+    """A figure of the chosen rows: ``metric`` against the setting ``x``, a line a method.
 
-    There is one figure for each value of the setting ``split``, and one line for each of the settings ``by``.
-    ``curve=True`` takes ``x`` and ``metric`` from the training curves; ``log`` is the axis of ``x``.
+    There is one figure for each value of the setting ``split``. ``curve=True`` takes ``x`` and ``metric`` from the
+    training curves. ``log=True`` makes the axis of ``x`` logarithmic.
     """
 
     x: str
     metric: str = "accuracy"
-    by: Sequence[str] = ()
     split: str | None = None
     curve: bool = False
     log: bool = False
