@@ -457,7 +457,7 @@ def data_list() -> None:
         folder = sources.where(name)
         fetched = "can be fetched" if source.downloads else "can be fetched with --trust" if source.url else ""
         state = f"in {folder}" if folder else ", ".join(["not here", *([fetched] if fetched else [])])
-        size = f", {text}" if (text := sources.size_text(name)) else ""
+        size = source.size and f", {source.size}"
         typer.echo(f"{name}: {source.what}\n    {state}{size}; licence: {source.licence}")
 
 

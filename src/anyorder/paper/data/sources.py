@@ -58,11 +58,6 @@ def where(name: str) -> Path | None:
     return next((folder for folder in data_folders() if all((folder / file).exists() for file in files)), None)
 
 
-def size_text(name: str) -> str:
-    """How large the files of a source are: ``"2.6 MB"``; "" if not known."""
-    return SOURCES[name].size
-
-
 def locate(dataset: str, usable: Sequence[str] | None = None) -> tuple[str, Path]:
     """The first usable source of ``dataset`` that is there (checked), downloading one if need be."""
     names = [n for n, s in SOURCES.items() if s.dataset == dataset and (usable is None or n in usable)]

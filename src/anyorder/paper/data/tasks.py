@@ -28,7 +28,6 @@ class Task:
     """
 
     name: str
-    formula: str
     label: Callable[[Tensor], Tensor]
     kind: str = "integer"
     invariant: bool = True
@@ -108,11 +107,11 @@ def _half_range(values: Tensor) -> Tensor:
 TASKS = {
     task.name: task
     for task in [
-        Task("parity", "Σ x mod 2", _parity, kind="binary"),
-        Task("sum", "Σ x", lambda values: values.sum(1)),
-        Task("range", "max x − min x", _range),
-        Task("variance", "1/n Σ (x − mean x)²", _variance, kind="real"),
-        Task("half-range", "max of the first ⌊n/2⌋ − min of the rest", _half_range, invariant=False),
+        Task("parity", _parity, kind="binary"),
+        Task("sum", lambda values: values.sum(1)),
+        Task("range", _range),
+        Task("variance", _variance, kind="real"),
+        Task("half-range", _half_range, invariant=False),
     ]
 }
 
