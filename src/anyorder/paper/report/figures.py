@@ -97,7 +97,7 @@ def _draw(chart: Chart, lines: Lines, colours: dict[str, str], title: str) -> st
     canvas.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     drawn, small = io.BytesIO(), io.BytesIO()
     canvas.savefig(drawn, format="png", dpi=100)
-    Image.open(drawn).convert("RGB").quantize(48).save(small, "PNG", optimize=True)
+    Image.open(drawn).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
 
 
