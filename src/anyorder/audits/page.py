@@ -29,43 +29,19 @@ from anyorder import __version__
 from anyorder.audits.intervals import Estimate, interval, percent, short
 from anyorder.files import write_atomically
 
-_FLOOR = 1e-5
-_ROWS_SHOWN = 16
-_FEATURES_SHOWN = 4
+_FLOOR = 1e-5  # the smallest order gap drawn
 _DRAWN = 24  # the largest set whose orderings are drawn
+_STYLE = Path(__file__).with_name("templates") / "figures.mplstyle"
 
-INK, QUIET, BLUE, SOFT, ORANGE, GRID = "#1d2430", "#5b6472", "#2457c5", "#dbe6fb", "#b4540a", "#e9e6df"
-_VARIABLES = {
-    INK: "var(--ink)",
-    QUIET: "var(--quiet)",
-    BLUE: "var(--blue)",
-    SOFT: "var(--blue-soft)",
-    ORANGE: "var(--orange)",
-    GRID: "var(--grid)",
+_COLOURS = {  # as in figures.mplstyle, and their names in the pages' style
+    "ink": "#1d2430",
+    "quiet": "#5b6472",
+    "blue": "#2457c5",
+    "blue-soft": "#dbe6fb",
+    "orange": "#b4540a",
+    "grid": "#e9e6df",
 }
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.size": 10.5,
-    "text.color": INK,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": QUIET,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "ytick.major.size": 0,
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-}
+INK, QUIET, BLUE, SOFT, ORANGE, _ = _COLOURS.values()
 
 
 @dataclass(frozen=True)
@@ -75,7 +51,7 @@ class Figure:
     name: str
     draw: Callable[[Axes], None]
     alt: str
-    caption: str
+    caption: str = ""
     height: float = 2.7
 
     def svg(self) -> Markup:
@@ -95,7 +71,7 @@ class Figure:
 @contextmanager
 def _drawing(changes: Any) -> Iterator[None]:
     """Our style; letters that the font lacks become boxes, without a warning."""
-    with rc_context({**_STYLE, **changes}), warnings.catch_warnings():
+    with rc_context(changes, fname=_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
 
@@ -103,55 +79,38 @@ def _drawing(changes: Any) -> Iterator[None]:
 def _page_style(style: str) -> str:
     style = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", style)
     style = re.sub(r"font: (?:bold|700) ([\d.]+px) [^;\"]*", r"font-size: \1; font-weight: 650", style)
-    for colour, variable in _VARIABLES.items():
-        style = style.replace(colour, variable)
+    for name, colour in _COLOURS.items():
+        style = style.replace(colour, f"var(--{name})")
     return style
 
 
-_CURVES = {  # of a report: title, label of the horizontal axis, its word, label of the vertical axis, caption
+_CURVES = {  # of a report: title, label of the horizontal axis, its word, label of the vertical axis
     "by_distance": (
         "Swapping two elements, by distance",
         "distance (1: neighbours)",
         "distance",
         "change of the output",
-        "How far the output moves when two elements are swapped. A rising line: swaps of far elements matter more.",
     ),
     "by_position": (
         "Swapping one element, by its position",
-        "position in the given order (first = 0)",
+        "position (first = 0)",
         "position",
         "change of the output",
-        "How far the output moves when the element at this position is swapped with any other. Higher at the end: the "
-        "model remembers best what it read last.",
     ),
-    "by_size": (
-        "A random order, by size of the set",
-        "elements in the set",
-        "size",
-        "change of the output",
-        "How far a random order moves the output of sets with this many elements.",
-    ),
-    "state_gap": (
-        "States after the first m elements",
-        "elements read (m)",
-        "prefix length",
-        "order gap of the state",
-        "The order gap of the state. 0: the state ignores order. 1: order matters as much as content.",
-    ),
+    "by_size": ("A random order, by size of the set", "elements in the set", "size", "change of the output"),
+    "state_gap": ("States after the first m elements", "elements read (m)", "m =", "order gap of the state"),
 }
 
 
 def report_figures(report: Any) -> list[Figure]:
     """The figures of a report that have something to show."""
-    curves = {key: getattr(report, key) for key in _CURVES}
-    least = {"by_size": 2}
-    figures = [_curve(key, curve) for key, curve in curves.items() if curve and len(curve) >= least.get(key, 1)]
-    at = sum(figure.name in ("by_distance", "by_position") for figure in figures)
-    return [*figures[:at], _distribution(report.set_gaps), *figures[at:]]
+    curves = {key: getattr(report, key) or {} for key in _CURVES}
+    figures = {key: _curve(key, curve) for key, curve in curves.items() if len(curve) > (key == "by_size")}
+    return [*figures.values(), _distribution(report.set_gaps)]
 
 
 def _curve(name: str, values: dict[int, Estimate]) -> Figure:
-    title, label, word, unit, caption = _CURVES[name]
+    title, label, word, unit = _CURVES[name]
     x = np.array(list(values))
     y = np.array([float(v) for v in values.values()])
     low, high = np.array([v.ci or (np.nan, np.nan) for v in values.values()]).T
@@ -169,7 +128,7 @@ def _curve(name: str, values: dict[int, Estimate]) -> Figure:
         f"Line chart{band}: {title.lower()}. The {unit} is {short(y[0])} at {word} {x[0]} and "
         f"{short(y[-1])} at {word} {x[-1]}. The largest is {short(y[top])} at {word} {x[top]}."
     )
-    return Figure(name, draw, alt, caption)
+    return Figure(name, draw, alt)
 
 
 def _distribution(gaps: np.ndarray) -> Figure:
@@ -184,7 +143,7 @@ def _distribution(gaps: np.ndarray) -> Figure:
         f"Histogram of the mean change of the output of {len(gaps):,} sets. Half of them are below {short(middle)}, "
         f"95 % below {short(upper)}. The largest is {short(gaps.max())}."
     )
-    return Figure("distribution", draw, alt, "A long tail to the right: a few sets carry most of the dependence.")
+    return Figure("distribution", draw, alt)
 
 
 def worst_figure(case: Any, name: str) -> Figure | None:
@@ -211,7 +170,7 @@ def worst_figure(case: Any, name: str) -> Figure | None:
         f"Lines from the given order to the worst order found for set {case.name}. "
         f"There the elements stand in the order {', '.join(map(str, case.ordering))}."
     )
-    return Figure(name, draw, alt, "", height=1.2 + 0.2 * n)
+    return Figure(name, draw, alt, height=1.2 + 0.2 * n)
 
 
 def comparison_figure(comparison: Any) -> Figure:
@@ -268,7 +227,7 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
 
 def write_report(report: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page of one audit."""
-    cases = [_case(case, f"worst{i}", report.feature_names) for i, case in enumerate(report.worst[:3]) if case.gap > 0]
+    cases = [(case, worst_figure(case, f"worst{i}")) for i, case in enumerate(report.worst[:3]) if case.gap > 0]
     curves = [(_CURVES[key][0], _CURVES[key][2], getattr(report, key)) for key in _CURVES if getattr(report, key)]
     figures, verdict = report_figures(report), report.verdict()
     page = render(
@@ -290,35 +249,9 @@ def render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(short=short, percent=percent, interval=interval)
+    environment.filters.update(short=short, percent=percent, interval=interval, value=_value)
     environment.globals.update(as_percent=percent)
     return environment.get_template(template).render(version=__version__, **values)
-
-
-def _case(case: Any, name: str, features: list[str] | None) -> dict[str, Any]:
-    """A worst set for the template: both orders side by side, cut to a readable size."""
-    n, width = case.elements.shape
-    columns = (features or [f"feature {j}" for j in range(width)])[:_FEATURES_SHOWN]
-    cells = [[_value(v) for v in element[: len(columns)]] for element in case.elements]
-    places = list(range(n))
-    if n > _ROWS_SHOWN:
-        places[_ROWS_SHOWN // 2 : -_ROWS_SHOWN // 2] = []
-    return {
-        "case": case,
-        "columns": columns,
-        "more_columns": width - len(columns),
-        "rows": [(place, cells[place], case.ordering[place], cells[case.ordering[place]]) for place in places],
-        "more_rows": n - len(places),
-        "gap_after": len(places) // 2,
-        "figure": worst_figure(case, name),
-        "output": _outputs(case.output),
-        "worst_output": _outputs(case.worst_output),
-    }
-
-
-def _outputs(values: np.ndarray) -> str:
-    shown = ", ".join(short(v) for v in values[:6])
-    return shown if len(values) <= 6 else f"{shown}, … ({len(values)} in all)"
 
 
 def _value(value: Any) -> str:
