@@ -261,7 +261,7 @@ def test_a_predictor_that_writes_into_its_input_changes_nothing():
         (lambda e: e, r"predict must return .*shape \[5, 4, 1\]"),
         (lambda e: 3.0, r"predict must return .*shape \[\]"),
         (lambda e: [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "predict failed"),
-        (lambda e: np.tile(e[:, 0], (1, int(1 + (e[0, 0, 0] > 0)))), r"predict must return .*shape \[5, 2\]"),
+        (lambda e: np.tile(e[:, 0], (1, int(1 + (e[0, 0, 0] > 0)))), r"predict must return .*shape \[\d+, 2\]"),
         (lambda e: np.array(["a"] * len(e)), "class_names"),
         (lambda e: e[:, 0] * 1j, "predict must return .*complex"),
         (lambda e: 1 / 0, "predict failed .*4 elements .ZeroDivisionError"),

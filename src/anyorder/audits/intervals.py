@@ -24,6 +24,10 @@ class Estimate(float):
         self.ci, self.sets = ci, sets
         return self
 
+    def to_dict(self) -> dict[str, float | None]:
+        low, high = self.ci or (None, None)
+        return {"gap": float(self), "low": low, "high": high, "sets": self.sets}
+
 
 def estimate(values: np.ndarray, rng: np.random.Generator) -> Estimate:
     """The mean of ``values [N]`` and its interval.

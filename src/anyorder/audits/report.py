@@ -50,25 +50,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`anyorder.audit` measured. ``x`` is a set as given, ``xπ`` in a random order, ``y`` another set.
+    """What :func:`anyorder.audit` measured: ``x`` is a set as given, ``xπ`` in a random order, ``y`` another set.
 
     - ``output_gap``: mean |f(xπ) − f(x)| over sets, orderings and output columns; ``spread``: mean |f(x) − f(y)|.
     - ``order_gap``: the root mean square of f(xπ) − f(x) over that of f(x) − f(y). 0: order is ignored. Near 1: order
       matters as much as content.
     - ``flip_rate`` (classification): how often a random order changes the predicted class; ``flips``: from which class
-      to which; ``ever_flipped``: for which share of the sets some did.
-    - ``by_distance[d]``: the mean change of the output when two elements d apart are swapped; ``by_position[p]``: when
-      the element at position p (from 0) is swapped with any other; ``by_size[n]``: under a random order of sets of n
-      elements (with many sizes, of n up to the next key).
+      to which; ``ever_flipped``: for which share of the sets.
+    - ``by_distance[d]``, ``by_position[p]``: the mean change of the output when two elements d apart, or the element at
+      p and any other, are swapped; ``by_size[n]``: under a random order of sets of n elements (or up to the next key).
     - ``state_gap[m]`` (a recurrence): the order gap of the states after m elements.
     - ``worst``: the worst orderings found, the worst first; ``worst_gap``, ``worst_set`` and ``worst_ordering`` of it.
-    - ``accuracy``, ``rmse``, ``…_shuffled``: with labels.
-    - ``repeat_gap``: mean change when a set is read again in the same order (None: no time). ``blurred``: "random" or
-      "batch" if that change is not rounding but noise, or due to the other sets in the batch; else "".
+    - ``repeat_gap``: mean change when a set is read again in the same order (None: no time); ``blurred``: "random" or
+      "batch" (it depends on the other sets in the batch) if that change is no rounding, else "".
     - ``audited``: the sets behind ``set_gaps`` and ``sizes``; fewer than were given if the time budget was short.
 
-    The curves' values are :class:`Estimate`: floats with ``ci`` and ``sets``. Intervals are 95 % bootstrap intervals
-    over sets, None for one set. A flip rate equal in all sets has exact bounds.
+    Intervals are 95 % bootstrap intervals over sets, None for one set. The curves' values are :class:`Estimate`: floats
+    with ``ci`` and ``sets``. A flip rate equal in all sets has exact bounds.
     """
 
     task: str
@@ -131,15 +129,7 @@ class Report:
         plain = {key: _finite(value) for key, value in vars(self).items() if key not in _ARRAYS}
         for key, name in _CURVES.items():
             curve = getattr(self, key)
-            plain[key] = (
-                None
-                if curve is None
-                else [
-                    {name: at, "gap": float(value), "low": (value.ci or (None,))[0], "high": (value.ci or (None,))[-1]}
-                    | {"sets": value.sets}
-                    for at, value in curve.items()
-                ]
-            )
+            plain[key] = None if curve is None else [{name: at} | value.to_dict() for at, value in curve.items()]
         plain["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
         plain |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
         plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -89,7 +90,7 @@ def audit(
             names = {"class": class_names or predictor.classes, "feature": feature_names, "set": set_names}
             _check_names(names, predictor)
             with evaluating(model):
-                run = _Audit(model, predictor, np.random.default_rng(seed), orderings, names)
+                run = _Audit(model, predictor, seed, orderings, names)
                 reports[str(name)] = run.report(task, labels, search, search_sets)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}" if isinstance(predict, Mapping) else str(error)) from error
@@ -111,10 +112,9 @@ def _check_names(names: dict[str, Any], predictor: Predictor) -> None:
 class _Audit:
     """One audit. It reads sets in blocks and keeps a few numbers per set, whatever the number of orderings."""
 
-    def __init__(
-        self, predict: Any, predictor: Predictor, rng: np.random.Generator, orderings: int, names: dict[str, Any]
-    ) -> None:
-        self.predict, self.predictor, self.rng, self.orderings, self.names = predict, predictor, rng, orderings, names
+    def __init__(self, predict: Any, predictor: Predictor, seed: int, orderings: int, names: dict[str, Any]) -> None:
+        self.predict, self.predictor, self.orderings, self.names = predict, predictor, orderings, names
+        self.rng = np.random.default_rng(seed)
         self.sizes, self.clock = predictor.sizes, predictor.clock
         # Sums over random orderings, one number per set
         self.count, self.gap, self.square, self.flip, self.score = np.zeros((5, len(self.sizes)))
@@ -199,6 +199,19 @@ class _Audit:
         values |= tags is not None and tags().estimator_type == "regressor"
         return self.predictor.returns_classes or ((self.predictor.columns or 1) > 1 and not values)
 
+    def _read(
+        self, rows: np.ndarray, share: float, part: str = "", orders: Any = None, *, once: bool = False
+    ) -> Iterator[tuple[slice, Any, np.ndarray]]:
+        """Blocks of ``rows``, their orderings and outputs, until this share of the time budget is spent.
+
+        ``orders``: their orderings, or a function that draws those of a block. ``once``: one block is always read.
+        """
+        for block in self.predictor.blocks(rows):
+            if not (once and block.start == 0) and self.clock.past(share, part):
+                return
+            drawn = orders(rows[block]) if callable(orders) else None if orders is None else orders[block]
+            yield block, drawn, self.predictor(rows[block], drawn)
+
     def _gaps(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         return np.abs(outputs - self.given[rows]).mean(axis=1)
 
@@ -224,10 +237,7 @@ class _Audit:
         if self.clock.seconds is None:
             order = np.argsort(self.sizes, kind="stable")
         done = 0
-        for block in self.predictor.blocks(order):
-            if done and self.clock.past(0.2):
-                break
-            outputs = self.predictor(order[block])
+        for block, _, outputs in self._read(order, 0.2, once=True):
             if done == 0:
                 self.given = np.full((len(self.sizes), outputs.shape[1]), np.nan)
             self.given[order[block]] = outputs
@@ -235,11 +245,12 @@ class _Audit:
         return order[:done]
 
     def _spread(self, known: np.ndarray) -> tuple[float, float]:
-        """The mean of |f(x) − f(y)| and of its square over different sets."""
-        order, count = self.rng.permutation(len(known)), len(known)
-        shifts = self.rng.choice(np.arange(1, count), min(count - 1, 16), replace=False) if count > 1 else [0]
-        apart = [known[order] - known[np.roll(order, shift)] for shift in shifts]
-        return float(np.mean([np.abs(a).mean() for a in apart])), float(np.mean([(a**2).mean() for a in apart]))
+        """The mean of |f(x) − f(y)| and of its square over all pairs of different sets."""
+        count, ranked = len(known), np.sort(known - known[0], axis=0)
+        weights = 2.0 * np.arange(count)[:, None] - count + 1
+        pairs = max(count * (count - 1) / 2, 1)
+        square = float(ranked.var(axis=0).mean()) * count**2 / pairs
+        return float((weights * ranked).sum(axis=0).mean() / pairs), square
 
     def _repeat(self, read: np.ndarray, spread: float) -> tuple[float | None, str]:
         """How far outputs change when sets are read again in the same order, and why: "random", "batch" or ""."""
@@ -258,46 +269,39 @@ class _Audit:
     # Random orderings
     def _shuffle(self, read: np.ndarray, truth: np.ndarray | None, keep: int) -> np.ndarray:
         """Add up the effect of random orderings; returns the sets that the time budget allowed, sorted."""
-        movable, done = read[self.sizes[read] >= 2], 0
+        movable, left, done = read[self.sizes[read] >= 2], self.orderings, 0
         classes = self.predictor.class_of(np.nan_to_num(self.given))
         self.clock.phase("random orderings", self.orderings * len(movable))
-        for rows in self._passes(movable):
-            if done and self.clock.past(0.5 if done >= len(movable) else 1.0, "random orderings"):
-                break
-            orders = self._random_orders(rows)
-            outputs = self.predictor(rows, orders)
-            gaps = self._gaps(rows, outputs)
-            np.add.at(self.count, rows, 1)
-            np.add.at(self.gap, rows, gaps)
-            np.add.at(self.square, rows, ((outputs - self.given[rows]) ** 2).mean(axis=1))
-            self._keep_worst(rows, gaps, orders, outputs, keep)
-            if self.classifies:
-                now, before = self.predictor.class_of(outputs), classes[rows]
-                changed = now != before
-                np.add.at(self.flip, rows, changed)
-                self.flips.update(zip(before[changed].tolist(), now[changed].tolist(), strict=True))
-            if truth is not None:
-                np.add.at(self.score, rows, self._scores(truth[rows], outputs))
-            done += len(rows)
-        left = np.flatnonzero((self.count[read] == 0) & (self.sizes[read] >= 2))
-        return np.sort(read[: left[0]] if len(left) else read)
-
-    def _passes(self, movable: np.ndarray) -> Iterator[np.ndarray]:
-        """Blocks of sets: all of them once, then again; several passes at once where the sets are few."""
-        left = self.orderings if len(movable) else 0
-        while left:
+        while left and len(movable):
             longest = int(self.sizes[movable].max())
-            passes = min(left, max(1, self.predictor.block_rows(longest) // len(movable)))
-            rows = np.tile(movable, passes)
-            yield from (rows[block] for block in self.predictor.blocks(rows))
+            passes = min(left, max(1, self.predictor.block_rows(longest) // len(movable)))  # several where sets are few
             left -= passes
+            tiled, share = np.tile(movable, passes), 0.5 if done >= len(movable) else 1.0
+            for block, orders, outputs in self._read(
+                tiled, share, "random orderings", self._random_orders, once=not done
+            ):
+                rows = tiled[block]
+                gaps = self._gaps(rows, outputs)
+                np.add.at(self.count, rows, 1)
+                np.add.at(self.gap, rows, gaps)
+                np.add.at(self.square, rows, ((outputs - self.given[rows]) ** 2).mean(axis=1))
+                self._keep_worst(rows, gaps, orders, outputs, keep)
+                if self.classifies:
+                    now, before = self.predictor.class_of(outputs), classes[rows]
+                    changed = now != before
+                    np.add.at(self.flip, rows, changed)
+                    self.flips.update(zip(before[changed].tolist(), now[changed].tolist(), strict=True))
+                if truth is not None:
+                    np.add.at(self.score, rows, self._scores(truth[rows], outputs))
+                done += len(rows)
+        unread = np.flatnonzero((self.count[read] == 0) & (self.sizes[read] >= 2))
+        return np.sort(read[: unread[0]] if len(unread) else read)
 
     def _random_orders(self, rows: np.ndarray) -> np.ndarray:
         """A uniformly random ordering of each set ``[R, longest]``; padding stays behind it."""
         sizes = self.sizes[rows]
-        inside = np.arange(sizes.max()) < sizes[:, None]
         keys = np.tile(1.0 + np.arange(sizes.max()), (len(rows), 1))
-        keys[inside] = self.rng.random(int(sizes.sum()))
+        keys[np.arange(sizes.max()) < sizes[:, None]] = self.rng.random(int(sizes.sum()))
         return keys.argsort(axis=1)
 
     def _keep_worst(self, rows: np.ndarray, gaps: np.ndarray, orders: Any, outputs: np.ndarray, keep: int) -> None:
@@ -321,18 +325,16 @@ class _Audit:
         self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > point).sum()) for point in points))
         for _, (at, point) in product(range(draws), enumerate(points)):
             large = np.flatnonzero(sizes > point)
-            for block in self.predictor.blocks(rows[large]):
-                if self.clock.past(share, f"swaps by {kind}"):
-                    break
-                some = rows[large[block]]
-                orders = self._swapped(self.sizes[some], kind, point)
-                total[at, large[block]] += self._gaps(some, self.predictor(some, orders))
+            draw = partial(self._swapped, kind=kind, point=point)
+            for block, _, outputs in self._read(rows[large], share, f"swaps by {kind}", draw):
+                total[at, large[block]] += self._gaps(rows[large[block]], outputs)
                 count[at, large[block]] += 1
         means = {point: total[at, count[at] > 0] / count[at, count[at] > 0] for at, point in enumerate(points)}
         return {point: estimate(values, self.rng) for point, values in means.items() if len(values)}
 
-    def _swapped(self, sizes: np.ndarray, kind: str, point: int) -> np.ndarray:
+    def _swapped(self, sets: np.ndarray, kind: str, point: int) -> np.ndarray:
         """The given order but for two elements, ``point`` apart or one of them at ``point``."""
+        sizes = self.sizes[sets]
         free = sizes - (point if kind == "distance" else 1)
         i = (self.rng.random(len(sizes)) * free).astype(np.int64)
         j = i + point if kind == "distance" else np.full(len(sizes), point)
@@ -378,13 +380,9 @@ class _Audit:
 
         def evaluate(which: np.ndarray, orders: list[np.ndarray]) -> np.ndarray:
             gaps = [np.empty(0)]
-            for block in self.predictor.blocks(rows[which]):
-                if self.clock.past(1.0, "the search for the worst ordering"):
-                    break
-                some = rows[which[block]]
-                outputs = self.predictor(some, orders[block])
-                gaps.append(self._gaps(some, outputs))
-                self._keep_worst(some, gaps[-1], orders[block], outputs, len(rows))
+            for block, drawn, outputs in self._read(rows[which], 1.0, "the search for the worst ordering", orders):
+                gaps.append(self._gaps(rows[which[block]], outputs))
+                self._keep_worst(rows[which[block]], gaps[-1], drawn, outputs, len(rows))
             return np.concatenate(gaps)
 
         self.clock.phase("worst orderings", budget * len(rows))

@@ -157,25 +157,17 @@ class Search:
         weights = 0.6**ranks
         climber = int(rng.choice(len(ranks), p=weights / weights.sum()))
         order, places = self._changed(self._climbers[climber][1])
-        if rng.random() < 0.2:
-            order, places = self._changed(order)[0], None
         return _Move(order, climber, places)
 
     def _changed(self, order: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | None]:
-        """Swap two elements, mostly where swaps were felt; or move a short run elsewhere; or reverse one."""
-        n, rng, kind = self.size, self._rng, self._rng.random()
-        child = order.copy()
-        if kind < 0.8:
+        """Swap two elements, mostly where swaps were felt, or exchange two neighbouring runs."""
+        n, rng, child = self.size, self._rng, order.copy()
+        if rng.random() < 0.8:
             felt = self._felt if self._felt.any() else (np.arange(n) % (n - 1) == 0).astype(float)  # both ends at first
             i, j = int(rng.choice(n, p=0.2 / n + 0.8 * felt / felt.sum())), int(rng.integers(n - 1))
             j += j >= i
             child[[i, j]] = child[[j, i]]
             return child, (i, j)
-        length = min(n - 1, math.ceil(n ** rng.random()))
-        begin = int(rng.integers(n - length + 1))
-        run = order[begin : begin + length]
-        if kind < 0.92:
-            rest = np.delete(order, slice(begin, begin + length))
-            return np.insert(rest, int(rng.integers(len(rest) + 1)), run), None
-        child[begin : begin + length] = run[::-1]
+        begin, middle, end = sorted(rng.choice(n + 1, 3, replace=False))
+        child[begin:end] = np.roll(order[begin:end], begin - middle)
         return child, None
