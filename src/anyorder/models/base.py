@@ -253,10 +253,9 @@ class Standardised(SetModel):
         self.inner.orderings = whole_number("orderings", value)
 
     def _standard(self, elements: Tensor) -> Tensor:
-        if not isinstance(elements, Tensor) or not elements.is_floating_point():
-            return elements  # integers of an embedding
-        if elements.dim() != 3 or elements.shape[2] != self.in_features:
-            return elements  # the model inside says what is wrong
+        readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
+        if not readable or elements.shape[2] != self.in_features:
+            return elements  # integers of an embedding, or what the model inside refuses
         standard = (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
         wider = elements.dtype.itemsize > self.mean.dtype.itemsize
         return standard.to(self.mean.dtype) if wider else standard

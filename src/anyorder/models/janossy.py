@@ -68,7 +68,7 @@ class JanossyPooling(SetModel):
                 activation=activation, dropout=dropout, embedding=embedding,
             )  # fmt: skip
             return
-        self.phi, width = encoder_of(encoder or (hidden,), k * self.element_features, activation)
+        self.phi, width = encoder_of((hidden,) if encoder is None else encoder, k * self.element_features, activation)
         rho = readout if isinstance(readout, nn.Module) else mlp(width, readout or (), out_features, activation)
         self.rho = nn.Sequential(nn.Dropout(dropout), rho)
 

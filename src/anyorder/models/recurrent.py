@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,13 @@ from anyorder.recurrences.base import Recurrence, recurrence
 from anyorder.recurrences.known import TwoLayerReLUCell
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
-CELLS = ("rnn", "relu-rnn", "gru", "lstm", "relu")
+CELLS: dict[str, Callable[..., nn.Module]] = {
+    "rnn": nn.RNN,
+    "relu-rnn": partial(nn.RNN, nonlinearity="relu"),
+    "gru": nn.GRU,
+    "lstm": nn.LSTM,
+    "relu": TwoLayerReLUCell,
+}
 
 
 class Readout(nn.Module):
@@ -103,24 +110,21 @@ class RecurrentSetModel(SetModel):
         if any(without_effect.values()):
             named = next(name for name, wrong in without_effect.items() if wrong)
             raise InputError(f"{named} has no effect with this cell or readout; leave it out")
-        self.encoder, width = encoder_of(encoder or (), self.element_features, activation)
+        self.encoder, width = encoder_of(() if encoder is None else encoder, self.element_features, activation)
         if isinstance(cell, Recurrence):
             self.recurrence = cell
             read = sum(leaf.numel() for leaf in tree_leaves(cell.start(1)))
         else:
             one_of("cell", cell, CELLS)
             hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
-            if cell == "relu":
-                read = hidden if state_features is None else whole_number("state_features", state_features)
-                self.recurrence = _relu_recurrence(width, read, hidden, learned_start)
-            else:
-                read = hidden
-                self.recurrence = _torch_recurrence(cell, width, hidden, layers, learned_start, gate_bias_span)
-        head = readout if isinstance(readout, nn.Module) else None
-        self.readout = Readout(
-            head or mlp(read, readout or (), out_features, activation, readout_dropout),  # type: ignore[arg-type]
-            dropout, None if own_cell else layers, own_head,
-        )  # fmt: skip
+            read = hidden if state_features is None else whole_number("state_features", state_features)
+            sizes = (read, hidden) if cell == "relu" else (hidden, layers)
+            self.recurrence = _named_recurrence(cell, width, *sizes, learned_start, gate_bias_span)
+        if isinstance(readout, nn.Module):
+            head: nn.Module = readout
+        else:
+            head = mlp(read, readout or (), out_features, activation, readout_dropout)
+        self.readout = Readout(head, dropout, None if own_cell else layers, own_head)
         if own_head:
             self._require_width()
 
@@ -155,28 +159,16 @@ class RecurrentSetModel(SetModel):
         return self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=last_alone)
 
 
-def _relu_recurrence(features: int, state: int, hidden: int, learned_start: bool) -> Recurrence:
-    start = torch.zeros(1, state)
-    step = TwoLayerReLUCell(features, state, hidden)
-    return recurrence(step, start=nn.Parameter(start) if learned_start else start)
-
-
-def _torch_recurrence(
-    cell: str, features: int, hidden: int, layers: int, learned_start: bool, gate_bias_span: float | None
+def _named_recurrence(
+    cell: str, features: int, size: int, other: int, learned_start: bool, gate_bias_span: float | None
 ) -> Recurrence:
-    module: nn.RNNBase
-    if cell == "gru":
-        module = nn.GRU(features, hidden, layers, batch_first=True)
-    elif cell == "lstm":
-        module = nn.LSTM(features, hidden, layers, batch_first=True)
-    else:
-        kind = "tanh" if cell == "rnn" else "relu"
-        module = nn.RNN(features, hidden, layers, nonlinearity=kind, batch_first=True)
+    """``size`` and ``other``: units and layers of torch's modules; state features and neurons of "relu"."""
+    options = {} if cell == "relu" else {"batch_first": True}
+    module: Any = CELLS[cell](features, size, other, **options)
     if gate_bias_span is not None:
         _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
-    if not learned_start:
-        return recurrence(module)
-    return recurrence(module, start=tree_map(nn.Parameter, recurrence(module).start(1)))
+    start = torch.zeros(1, size) if cell == "relu" else recurrence(module).start(1)
+    return recurrence(module, start=tree_map(nn.Parameter, start) if learned_start else start)
 
 
 def _spread_memory(module: nn.RNNBase, span: float) -> None:
