@@ -197,7 +197,7 @@ def test_a_model_that_would_come_back_as_another_is_not_saved(tmp_path, case):
     make, match = NOT_SAVED[case]
     with pytest.raises((InputError, InputTypeError), match=match):
         ao.save(make(), tmp_path / "m")
-    with pytest.raises(InputTypeError, match="JSON"):
+    with pytest.raises(TypeError, match="JSON"):
         ao.save(ao.DeepSets(3, 2), tmp_path / "m", preprocessing={"bad": object()})
     assert os.listdir(tmp_path) == []
 
@@ -264,10 +264,10 @@ HOSTILE = {
     "config not JSON": (config(b"{"), "damaged"),
     "config of binary": (config(b"\xff\xfe"), "damaged"),
     "config too deep": (config(b"[" * 100_000), "damaged"),
-    "config of others": (config(b'{"model_type": "bert"}'), "format"),
-    "config a list": (config(b"[]"), "format"),
-    "config huge": (grow, "larger"),
-    "newer version": (edit(format_version=99, anyorder_version="7.0"), r"format 99 of anyorder 7\.0"),
+    "config of others": (config(b'{"model_type": "bert"}'), "damaged"),
+    "config a list": (config(b"[]"), "damaged"),
+    "config huge": (grow, "damaged"),
+    "newer version": (edit(format_version=99, anyorder_version="7.0"), r"format_version .*anyorder 7\.0"),
     "unknown model": (edit(model__name="os.system"), "os.system"),
     "model a list": (edit(model__name=["a"]), "model"),
     "no model": (edit(model=None), "damaged"),

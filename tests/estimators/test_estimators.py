@@ -481,7 +481,7 @@ def test_what_cannot_be_saved_is_said(tmp_path):
 
     own_weight = regressor(penalty_weight=lambda done: done).fit(X, y)
     for estimator in (own_weight, Mine(**QUICK).fit(X, y)):
-        with pytest.raises(ao.checks.InputTypeError, match=r"function|Mine"):
+        with pytest.raises(TypeError, match=r"function|Mine"):
             ao.save(estimator, tmp_path / "model")
     with pytest.raises(NotFittedError):
         ao.save(regressor(), tmp_path / "model")
@@ -528,7 +528,7 @@ REFUSED = {
     "no y": (lambda X, y: regressor().fit(X, None), "requires y"),
     "short y": (lambda X, y: regressor().fit(X, y[:-1]), "inconsistent numbers of samples"),
     "deep y": (lambda X, y: regressor().fit(X, np.ones((10, 1, 1))), "y"),
-    "other y": (lambda X, y: regressor().partial_fit(X, y).partial_fit(X, np.stack([y, y], 1)), "y must have"),
+    "other y": (lambda X, y: regressor().partial_fit(X, y).partial_fit(X, np.stack([y, y], 1)), "shape"),
     "unfitted": (lambda X, y: regressor().predict(X), "not fitted"),
     "orderings": (lambda X, y: regressor().fit(X, y).predict(X, orderings=0), "orderings must be at least 1"),
     "optimizer": (lambda X, y: regressor(optimizer="admm").partial_fit(X, y), "optimizer .*did you mean 'adam'"),
@@ -543,7 +543,7 @@ REFUSED = {
     "options": (lambda X, y: regressor(model_options={"hiden": 8}).fit(X, y), "hiden"),
     "embedding": (
         lambda X, y: regressor(model_options={"embedding": [5, 3, "learned"]}).fit([[1.0], [0.5]], [0.0, 1.0]),
-        "X must hold whole numbers",
+        "integers",
     ),
 }
 

@@ -81,13 +81,12 @@ def save(
     if name in _ESTIMATORS and type(model) is getattr(anyorder, name):
         model, details = model.storage_parts()
         estimator = {"name": name, "details": details}
-    if not isinstance(model, SetModel) or MODELS.get(model.name) is not type(model):
+    if not _describes_itself(model):
         raise InputTypeError(
-            f"save takes a set model or an estimator of anyorder; got {name}, which load could not rebuild (give your "
-            "own model a name of its own; of other modules, keep the state_dict)"
+            f"save takes a set model or an estimator of anyorder as its arguments make it; this {name} is another, or "
+            "was changed after it was built (give your own model a name of its own, or keep the state_dict)"
         )
     arguments = model.config()
-    _require_unchanged(model, arguments)
     weights = tensors_to_bytes(model.state_dict())
     config = {
         "format": "anyorder",
@@ -99,10 +98,7 @@ def save(
         "preprocessing": preprocessing,
         "classes": classes,
     }
-    try:
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    except TypeError as error:
-        raise InputTypeError(f"a saved model must be made of numbers, texts and JSON values: {error}") from None
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     files: dict[str, bytes | str] = {WEIGHTS: weights, CONFIG: text}
     if log is not None:
         files[LOG] = "".join(json.dumps(record) + "\n" for record in log)
@@ -120,12 +116,10 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
     folder = Path(path)
     require_model_folder(folder)
     try:
-        config = _read_config(folder / CONFIG)
-        if config.get("format") != "anyorder" or config["format_version"] != FORMAT_VERSION:
-            raise InputError(
-                f"{CONFIG} has format {config.get('format_version')} of anyorder {config.get('anyorder_version')}; "
-                f"this one, {anyorder.__version__}, reads format {FORMAT_VERSION}"
-            )
+        with open(folder / CONFIG, encoding="utf-8") as file:
+            config = json.loads(file.read(_LARGEST_CONFIG))
+        of = f"format_version (of anyorder {config['anyorder_version']}; this is {anyorder.__version__})"
+        one_of(of, config["format_version"], [FORMAT_VERSION])
         return _rebuild(config, (folder / WEIGHTS).read_bytes())
     except _DAMAGES as error:
         words = " ".join(str(error).split())[:300]
@@ -134,21 +128,13 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
         ) from None
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > _LARGEST_CONFIG:
-        raise InputError(f"{CONFIG} is larger than {_LARGEST_CONFIG:,} bytes")
-    return dict(json.loads(file.read_text(encoding="utf-8")))
-
-
 def _rebuild(config: Mapping[str, Any], data: bytes) -> SavedModel:
     tensors, _ = tensors_from_bytes(data, WEIGHTS)
-    if hashlib.sha256(data).hexdigest() != config["sha256"]:
-        raise InputError(f"{WEIGHTS} is not the file that {CONFIG} belongs to (SHA-256)")
     name, arguments = one_of("model", config["model"]["name"], MODELS), config["model"]["config"]
     numbers = sum(tensor.numel() for tensor in tensors.values())
-    largest = max(_sizes(arguments), default=0)
-    if largest > max(numbers, 4096):  # a width or a count of layers that would cost time and memory
-        raise InputError(f"a size of {largest} does not fit weights of {numbers:,} numbers")
+    largest = max(_sizes(arguments), default=0)  # a width or a count of layers costs time and memory
+    if hashlib.sha256(data).hexdigest() != config["sha256"] or largest > max(numbers, 4096):
+        raise InputError(f"{WEIGHTS} is not the file that {CONFIG} describes (SHA-256, largest size {largest})")
     with torch.device("meta"):  # names and shapes must fit before memory is spent
         MODELS[name](**arguments).load_state_dict(tensors, assign=True)
     with torch.random.fork_rng(devices=[]):
@@ -173,16 +159,14 @@ def _sizes(value: Any, name: str = "") -> Iterator[float]:
         yield value
 
 
-def _require_unchanged(model: SetModel, arguments: dict[str, Any]) -> None:
-    """Refuse a model that its name and arguments do not describe: :func:`load` would give back another."""
+def _describes_itself(model: Any) -> bool:
+    """Whether the model's name and arguments build the same modules, so that :func:`load` gives it back."""
+    if not isinstance(model, SetModel) or MODELS.get(model.name) is not type(model):
+        return False
     with torch.device("meta"):
-        rebuilt = MODELS[model.name](**arguments)
+        rebuilt = MODELS[model.name](**model.config())
     shapes = [{name: tensor.shape for name, tensor in m.state_dict().items()} for m in (rebuilt, model)]
-    if shapes[0] != shapes[1] or str(rebuilt) != str(model):
-        raise InputTypeError(
-            f"this {type(model).__name__} was changed after it was built, and load would rebuild it as it was; undo "
-            "the change (torch.nn.utils.parametrize.remove_parametrizations), or keep its state_dict"
-        )
+    return shapes[0] == shapes[1] and str(rebuilt) == str(model)
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
@@ -198,10 +182,9 @@ def _write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
         if folder.exists():
             os.rename(folder, old)
         os.rename(new, folder)
-    except BaseException:
+    finally:
         if old.exists() and not folder.exists():
             os.rename(old, folder)
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        for left in (new, old):
+            shutil.rmtree(left, ignore_errors=True)
     sync_folder(folder.parent)

@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from anyorder.checks import InputTypeError, one_of, real_number, whole_number
+from anyorder.checks import one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.models import MODELS, SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
@@ -59,7 +59,7 @@ PARAMETERS = """
 
 
 class _Fitted(BaseEstimator):
-    """What a fit leaves behind."""
+    """What a fit leaves behind, and what each estimator defines."""
 
     model_: Standardised
     n_features_in_: int
@@ -71,6 +71,10 @@ class _Fitted(BaseEstimator):
     _units: dict[str, Tensor]  # those of model_ in float64
     _optimizer: torch.optim.Optimizer | None  # kept from one partial_fit to the next
     _budget: AdaptiveWeight | None
+    _loss: str
+    _out_features: int
+    _encoded_targets: Callable[[Any, bool], np.ndarray]
+    _answers: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -125,19 +129,9 @@ class SetEstimator(_Fitted):
         """The prediction for each set in its given order, or the mean over random ``orderings``."""
         return self._answers(self._outputs(X, orderings))
 
-    # Each estimator defines these.
-    _loss = ""
-    _out_features = 1
-
     def _finish(self, output: Tensor) -> Tensor:
         """What is averaged over orderings."""
         return output
-
-    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
-        raise NotImplementedError
-
-    def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
 
     def _fit_once_more(self, X: Any, y: Any, X_unlabeled: Any, sample_weight: Any) -> Self:
         """One epoch at a constant rate, with the optimiser of the epoch before."""
@@ -182,10 +176,8 @@ class SetEstimator(_Fitted):
         for number, part in enumerate(named):
             validate_data(self, part, y, reset=first and number == 0, skip_check_array=True)
         dtype = torch.float32 if elements.dtype == torch.float32 else torch.float64
-        if (self.model_options or {}).get("embedding"):
-            dtype = torch.int64
-            if elements.is_floating_point() and bool((elements != elements.round()).any()):
-                raise InputTypeError("X must hold whole numbers for an embedding; got fractions")
+        if (self.model_options or {}).get("embedding") and torch.equal(elements, elements.round()):
+            dtype = torch.int64  # a model with an embedding refuses fractions
         return SetData(elements.to(dtype), data.offsets)
 
     def _begin(self, data: SetData, seed: int | None = None) -> None:

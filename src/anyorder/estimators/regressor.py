@@ -8,7 +8,6 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array
 
-from anyorder.checks import InputError
 from anyorder.estimators.base import PARAMETERS, SetEstimator
 from anyorder.models import Standardised
 
@@ -38,8 +37,6 @@ class SetRegressor(RegressorMixin, SetEstimator):
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
         if first:
             self._shape = y.shape[1:]
-        if y.shape[1:] != self._shape:
-            raise InputError(f"y must have the shape of the first fit, [N, {self._shape}]; got {list(y.shape)}")
         return y if y.dtype == np.float32 else y.astype(np.float64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:

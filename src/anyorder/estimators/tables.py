@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gzip
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import rich.progress
 import torch
 from torch import Tensor
 
-from anyorder.checks import InputError, InputTypeError, one_of, real_number
+from anyorder.checks import InputError, one_of, real_number
 from anyorder.data.sets import SetData
 from anyorder.files import table_ending
 
@@ -56,21 +57,18 @@ class Feature:
     def learn(cls, name: str, values: pa.Array) -> Feature:
         """The feature of a training column, whose values are float64 or string (:func:`_values`)."""
         values = values.drop_null()
-        if len(values) == 0:
-            raise InputError(f"feature {name!r} has no values; leave it out of the features")
         if pa.types.is_string(values.type):
             known = sorted(values.unique().to_pylist())
-            if len(known) > MOST_CATEGORIES:
+            if not 0 < len(known) <= MOST_CATEGORIES:
                 raise InputError(
-                    f"feature {name!r} is text with {len(known)} different values, more than {MOST_CATEGORIES}; "
-                    "leave it out of the features, or turn it into numbers"
+                    f"feature {name!r} is text with {len(known)} different values; a category has 1 to "
+                    f"{MOST_CATEGORIES} (leave it out of the features, or turn it into numbers)"
                 )
             return cls(name, "category", categories=tuple(known))
-        with np.errstate(over="ignore", invalid="ignore"):
-            numbers = values.to_numpy()
-            mean, scale = float(numbers.mean()), float(numbers.std())
+        with warnings.catch_warnings(action="ignore"):
+            mean, scale = float(np.mean(values)), float(np.std(values))
         if not np.isfinite(scale):
-            raise InputError(f"feature {name!r} holds infinite numbers, or numbers beyond 1e150; correct them")
+            raise InputError(f"feature {name!r} has no numbers, infinite ones, or some beyond 1e150; leave it out")
         return cls(name, "number", mean, scale if scale > 1e-12 * max(abs(mean), 1e-300) else 1.0)
 
     def encode(self, values: pa.Array, missing: str) -> tuple[np.ndarray, int]:
@@ -247,22 +245,18 @@ def learn_table(
         )
     categories = [one_of("categorical", str(name), chosen) for name in categorical]
     table = _read(source, named, chosen, progress)
-    kinds = {name: "category" if name in categories else _guess_kind(name, table[name]) for name in chosen}
+    kinds = {name: "category" if name in categories else _guess_kind(table[name]) for name in chosen}
     values = {name: _values(name, table[name], kind, source) for name, kind in kinds.items()}
     keep = _keep(values, missing, source)
-    if not keep.any():
-        raise InputError(f"{_called(source)} has no rows to learn from, or missing='drop-row' leaves none")
+    _refuse(~keep & (not keep.any()), "a feature is missing", source, "no row is complete: do not drop rows")
     learnt = tuple(Feature.learn(name, column.filter(pa.array(keep))) for name, column in values.items())
     classes = None
     if target is not None:
         task, classes = _task(table[named["target"]].filter(pa.array(keep)), named["target"], task)
     schema = TableSchema(named["set_id"], learnt, named.get("target"), named.get("time"), missing, task, classes)
     whole = _sets(table, schema, schema.target, source)
-    some = whole.data.lengths > 0
-    if bool(some.all()):
-        return whole
-    ids = whole.set_ids.filter(pa.array(some.numpy()))
-    return Table(whole.data.select(some), schema, ids, whole.unseen, whole.dropped)
+    full = whole.data.lengths > 0
+    return replace(whole, data=whole.data.select(full), set_ids=whole.set_ids.filter(pa.array(full.numpy())))
 
 
 # From columns to sets ----------------------------------------------------------------------------------------------
@@ -320,29 +314,23 @@ def _keep(values: Mapping[str, pa.Array], missing: str, source: Any) -> np.ndarr
     return complete if missing == "drop-row" else np.ones_like(complete)
 
 
-def _guess_kind(name: str, column: pa.Array) -> str:
+def _guess_kind(column: pa.Array) -> str:
     """Numbers or categories. A text column holds numbers if most of its first values are numbers."""
-    if pa.types.is_string(column.type):
-        return "number" if _parsed(column.drop_null()[:1000]).notna().mean() > 0.5 else "category"
-    if _is_number(column.type):
-        return "number"
-    raise InputError(
-        f"feature {name!r} is of type {column.type}, neither number nor text; turn it into numbers, use it as time, or "
-        "leave it out of the features"
-    )
+    head = column.drop_null()[:1000]
+    return "number" if not pa.types.is_string(column.type) or _parsed(head).notna().mean() > 0.5 else "category"
 
 
 def _values(name: str, column: pa.Array, kind: str, source: Any) -> pa.Array:
     """A feature's values as float64 or, of a category, as text; null where one is missing."""
     if kind == "category":
         return column.cast(pa.string())
-    if not pa.types.is_string(column.type):
+    if _is_number(column.type):
         return column.cast(pa.float64(), safe=False)  # safe refuses whole numbers beyond 2**53
-    numbers = _parsed(column).to_numpy()
-    texts = np.isnan(numbers) & ~_nulls(column)
-    shown = column[int(texts.argmax())].as_py() if texts.any() else ""
-    what = f"feature {name!r} holds text among its numbers: {shown!r}"
-    _refuse(texts, what, source, "correct it, or name the column in categorical")
+    numbers = _parsed(column.cast(pa.string())).to_numpy()
+    others = np.isnan(numbers) & ~_nulls(column)
+    shown = column[int(others.argmax())].as_py() if others.any() else ""
+    advice = "correct it, name the column in categorical, or use it as time"
+    _refuse(others, f"feature {name!r} holds text among its numbers: {str(shown)!r}", source, advice)
     return pa.array(numbers, from_pandas=True)
 
 
@@ -366,21 +354,21 @@ def _ranks(column: pa.Array, name: str, source: Any) -> np.ndarray:
 
 def _task(column: pa.Array, name: str, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
     """The task of a target column, and the classes in their order."""
-    values = _target_values(column.unique(), task)
+    values, fault = _target_values(column.unique()), None
     kind = values.dtype.kind
-    mixed = kind == "O" and pd.to_numeric(pd.Series(values), errors="coerce").notna().any()
-    if task is None and (kind in "iu" or mixed):
-        raise InputError(
-            f"target {name!r} may hold classes or amounts (such as {values[:3]}); say which with the task "
-            "(classification or regression)"
-        )
-    task = task or ("regression" if kind == "f" else "classification")
-    if task == "regression":
+    if task is None:
+        mixed = kind == "O" and pd.to_numeric(pd.Series(values), errors="coerce").notna().any()
+        fault = "may hold classes or amounts; say which with the task" if kind in "iu" or mixed else None
+        task = "regression" if kind == "f" else "classification"
+    if task == "regression" and not fault:
         return task, None
-    whole = kind != "f" or bool(((values % 1 == 0) & (np.abs(values) < 2**63)).all())
-    if not whole or len(values) < 2:
-        raise InputError(f"target {name!r} must hold two classes or more, names or whole numbers; got {values[:3]}")
-    return task, tuple(sorted((values.astype(np.int64) if kind == "f" else values).tolist()))
+    if kind == "f" and ((values % 1 == 0) & (np.abs(values) < 2**63)).all():
+        values = values.astype(np.int64)
+    if len(values) < 2 or values.dtype.kind == "f":
+        fault = "must hold two classes or more, names or whole numbers"
+    if fault:
+        raise InputError(f"target {name!r} {fault}; its values are such as {values[:3].tolist()}")
+    return task, tuple(sorted(values.tolist()))
 
 
 def _labels(column: pa.Array, keep: np.ndarray, schema: TableSchema, source: Any) -> np.ndarray:
@@ -388,13 +376,13 @@ def _labels(column: pa.Array, keep: np.ndarray, schema: TableSchema, source: Any
     codes = column.dictionary_encode()
     rows = codes.indices.to_numpy()
     if schema.classes is None:
-        values = pd.to_numeric(pd.Series(_target_values(codes.dictionary, "regression")), errors="coerce")
+        values = pd.to_numeric(pd.Series(_target_values(codes.dictionary)), errors="coerce")
         numbers = values.to_numpy(dtype=np.float64)[rows]
         far = ~(np.abs(numbers) <= np.finfo(np.float32).max)
         _refuse(keep & far, f"target {schema.target!r} is no number that float32 holds", source, "correct it")
         return numbers
     text = pa.types.is_string(codes.dictionary.type) and isinstance(schema.classes[0], str)
-    values = codes.dictionary.to_pylist() if text else _target_values(codes.dictionary, schema.task).tolist()
+    values = codes.dictionary.to_pylist() if text else _target_values(codes.dictionary).tolist()
     known = {c: number for number, c in enumerate(schema.classes)}
     labels = np.array([known.get(value, -1) for value in values])[rows]
     unknown = keep & (labels < 0)
@@ -404,7 +392,7 @@ def _labels(column: pa.Array, keep: np.ndarray, schema: TableSchema, source: Any
     return labels
 
 
-def _target_values(distinct: pa.Array, task: str | None) -> np.ndarray:
+def _target_values(distinct: pa.Array) -> np.ndarray:
     """The distinct values of a target as booleans, whole numbers, floats or, if not all are numbers, as texts."""
     if not pa.types.is_string(distinct.type):
         return distinct.to_numpy(zero_copy_only=False) if _is_number(distinct.type) else np.array(distinct.to_pylist())
@@ -441,7 +429,7 @@ def _called(source: Any) -> str:
 def column_names(source: Any) -> list[str]:
     """The names of a table's columns. Of a CSV or Parquet file, only the header is read."""
     if not isinstance(source, (str, Path)) or table_ending(source) == "npz":
-        return [*_load(source, None, False)]
+        return _arrow(source, None, False).column_names
     with _opened(Path(source), False) as file:
         if table_ending(source) in ("parquet", "pq"):
             return pyarrow.parquet.read_schema(file).names
@@ -460,30 +448,40 @@ def _read(source: Any, named: Mapping[str, str | None], features: list[str], pro
             raise InputError(f"column {twice!r} is there twice; name each column once, for one purpose")
     for role, name in purposes:
         one_of(role, name, available)
-    table = _load(source, wanted, progress)
+    table = _arrow(source, wanted, progress)
+    columns = {name: _plain(table[name]) for name in wanted}
     for role, name in special.items():
-        _refuse(_nulls(table[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
-    return table
+        _refuse(_nulls(columns[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
+    return columns
 
 
-def _load(source: Any, columns: list[str] | None, progress: bool | None) -> Columns:
-    """Some columns of a table, or all: dictionaries as what they stand for, NaN as null, CSV as text."""
-    if not isinstance(source, (str, Path)):
-        table = _as_arrow(source)
-    else:
+def _arrow(source: Any, columns: list[str] | None, progress: bool | None) -> pa.Table:
+    """A table with some columns or more. Of a CSV file, they are text."""
+    if isinstance(source, (str, Path)):
         with _opened(Path(source), progress) as file:
             if table_ending(source) == "npz":
-                table = _as_arrow(_npz_columns(file))
-            elif table_ending(source) in ("parquet", "pq"):
-                table = pyarrow.parquet.read_table(file, columns=columns)
-            else:
-                convert = pyarrow.csv.ConvertOptions(
-                    column_types=dict.fromkeys(columns or [], pa.string()),
-                    include_columns=columns,
-                    strings_can_be_null=True,
-                )
-                table = pyarrow.csv.read_csv(file, parse_options=_separated(source), convert_options=convert)
-    return {name: _plain(table[name]) for name in columns or table.column_names}
+                return _npz(file)
+            if table_ending(source) in ("parquet", "pq"):
+                return pyarrow.parquet.read_table(file, columns=columns)
+            types = dict.fromkeys(columns or [], pa.string())
+            convert = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
+            return pyarrow.csv.read_csv(file, parse_options=_separated(source), convert_options=convert)
+    if isinstance(source, pa.Table):
+        return source
+    if hasattr(source, "to_arrow"):  # polars
+        return source.to_arrow()
+    if isinstance(source, Mapping):
+        source = {name: values if np.ndim(values) else [values] for name, values in source.items()}
+    return pa.Table.from_pandas(pd.DataFrame(source), preserve_index=False)
+
+
+def _npz(file: Any) -> pa.Table:
+    """The arrays of an npz file; an array ``[n, k]`` is k columns, ``name_0`` to ``name_(k-1)``."""
+    columns: list[tuple[str, np.ndarray]] = []
+    with np.load(file, allow_pickle=False) as arrays:
+        for name, array in arrays.items():
+            columns += [(name, array)] if array.ndim == 1 else [(f"{name}_{i}", a) for i, a in enumerate(array.T)]
+    return pa.table([array for _, array in columns], [name for name, _ in columns])
 
 
 def _separated(path: str | Path) -> pyarrow.csv.ParseOptions:
@@ -491,36 +489,13 @@ def _separated(path: str | Path) -> pyarrow.csv.ParseOptions:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array: dictionaries as what they stand for, one type of text, NaN as null."""
     array = column.combine_chunks()
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type) or pa.types.is_null(array.type):
         array = array.cast(pa.string())
     return pc.if_else(array.is_null(nan_is_null=True), None, array) if pa.types.is_floating(array.type) else array
-
-
-def _as_arrow(rows: Any) -> pa.Table:
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pd.DataFrame):
-        return pa.Table.from_pandas(rows, preserve_index=False)
-    if hasattr(rows, "to_arrow"):  # polars
-        return rows.to_arrow()
-    if not isinstance(rows, Mapping):
-        raise InputTypeError(f"source must be a path, a DataFrame or a mapping of columns; got {type(rows).__name__}")
-    return pa.table({str(name): values if np.ndim(values) else [values] for name, values in rows.items()})
-
-
-def _npz_columns(file: Any) -> dict[str, np.ndarray]:
-    """The arrays of an npz file; an array ``[n, k]`` is k columns, ``name_0`` to ``name_(k-1)``."""
-    columns: dict[str, np.ndarray] = {}
-    with np.load(file, allow_pickle=False) as arrays:
-        for name, array in arrays.items():
-            wide = {name: array} if array.ndim == 1 else {f"{name}_{i}": part for i, part in enumerate(array.T)}
-            if taken := columns.keys() & wide.keys():
-                raise InputError(f"two columns are called {taken.pop()!r}; rename one")
-            columns |= wide
-    return columns
 
 
 @contextmanager
