@@ -68,6 +68,15 @@ def test_every_arm_of_every_experiment_runs(name, method, tmp_path, small_data):
         assert min(outcome["parameters"], outcome["steps"], outcome["reads"]) > 0
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_small_row_of_each_experiment_can_be_had_again(name, tmp_path, small_data):
+    experiment = EXPERIMENTS[name]
+    trial = experiment.trials("smoke")[-1]
+    one, two = (experiment.run(trial, small_data(experiment), tmp_path / str(i))[0] for i in range(2))
+    assert one["validation"] == two["validation"]
+    assert {k: v for k, v in one["metrics"].items() if k not in TIMINGS}.items() <= two["metrics"].items()
+
+
 def test_a_trial_repeats_itself_and_leaves_the_global_generator_alone(tmp_path):
     before = torch.random.get_rng_state()
     first = on_numbers("sire", tmp_path, penalty_weight=1.0)

@@ -69,13 +69,11 @@ hundred = Plan(
 POINTCLOUD = clouds(
     100,
     "On ModelNet40 with 100 points a GRU with SIRE reaches .835, DeepSets .825.",
-    "The paper's model: φ three layers of 256, tanh; ρ one hidden layer; GRU of 256; λ = 0.1. Every method chooses "
-    "between two dropouts, lower than the paper's, by a cycle of one epoch and one seed; sire-low-dropout+shuffle has "
-    "those that pi-sgd chose, and two weights to choose from. SIRE's states are those of the prefixes of a fresh "
-    "random ordering, so it differs from pi-sgd in the penalty alone. Each shape gives ten disjoint clouds, so eight "
-    "epochs here are eighty of the paper's. Every method alike: clouds stretched along each axis by up to 1.25, the "
-    "first 40 points of each cloud in the first four epochs, labels smoothed by .1, bfloat16 (but the Set "
-    "Transformer), batches of 32. A tenth of the shapes is held out, and the best epoch on it is kept.",
+    "The paper's model and weight. Every method chooses between two dropouts, lower than the paper's, by one epoch and "
+    "one seed; sire-low-dropout+shuffle has those that pi-sgd chose, and two weights to choose from. Each shape gives "
+    "ten disjoint clouds, so eight epochs here are eighty of the paper's. Every method alike: clouds stretched along "
+    "each axis by up to 1.25, 40 points of each cloud in the first four epochs, labels smoothed by .1, bfloat16 (but "
+    "the Set Transformer). A tenth of the shapes is held out, and the best epoch on it is kept.",
     run=partial(run, orderings=20),
     plan=hundred,
     paper={"full": {"epochs": 100}, "tune_on": {"epochs": 10}, "seeds": 5},
@@ -98,9 +96,8 @@ thousand = Plan(
 POINTCLOUD_1000 = clouds(
     1000,
     "On ModelNet40 with 1000 points a GRU with SIRE reaches .878, DeepSets .872.",
-    "The models and the training of pointcloud, with the dropouts chosen there; one seed. One cycle of 60 epochs: a "
-    "fresh choice of 40 points of each cloud up to three tenths of it, of 100 up to seven tenths, of 300 up to .85, "
-    "then all 1000. It fits the hours of two cores and is not the full schedule.",
+    "The models and the training of pointcloud, with the dropouts chosen there; one seed. 60 epochs, on a fresh choice "
+    "of 40, 100, 300 and at last all 1000 points of each cloud. It is not the full schedule.",
     plan=thousand,
     paper={"full": {"epochs": 100}, "seeds": 5},
     expected=[
@@ -118,8 +115,7 @@ five_thousand = Plan(
 POINTCLOUD_5000 = clouds(
     5000,
     "On ModelNet40 with 5000 points a GRU of 512 with SIRE reaches .899, DeepSets .90.",
-    "Points are drawn by area from the meshes (source modelnet40-meshes); backpropagation is truncated to 1000 steps, "
-    "so that memory does not grow with the points. The way from mesh to row is tested on generated meshes.",
+    "Points are drawn by area from the meshes (source modelnet40-meshes); backpropagation is truncated to 1000 steps.",
     plan=five_thousand,
     paper={"full": {"epochs": 100}, "seeds": 5},
     expected=[

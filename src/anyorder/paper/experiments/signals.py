@@ -11,11 +11,9 @@ from anyorder.paper.runner.trial import Experiment, Plan, grid
 WIDER = [*WEIGHTS, 1000.0]
 PROTOCOL = (
     "A fifth of the training part is held out for validation{by}, anew for each seed; each method has {candidates} "
-    "candidates. SIRE is full, of adjacent swaps, or of swaps up to 8 apart. With few labels (5 and 10 % of what is "
-    "left, at least one of each class that has two or more) the rest is unlabeled and serves the penalty alone; "
+    "candidates. With few labels (5 and 10 % of what is left) the rest is unlabeled and serves the penalty alone; "
     "settings are chosen by the whole validation part all the same. π-SGD averages 5 orderings at test time. "
 )
-
 
 ecg = Plan(
     over={"labels": [0.05, 0.1, 1.0]},
