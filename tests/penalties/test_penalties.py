@@ -328,6 +328,17 @@ def test_a_model_is_penalised_on_its_encoded_elements() -> None:
     assert model.encoder.weight.grad.abs().max() > 0
 
 
+def test_a_model_reads_the_batch_first_whatever_its_recurrence_reads() -> None:
+    elements = torch.randn(4, 5, 2)
+    inner = [nn.GRU(2, 3, batch_first=b) for b in (True, False)]
+    inner[1].load_state_dict(inner[0].state_dict())
+    models = [ao.RecurrentSetModel(2, 1, cell=ao.recurrence(module), readout=nn.Linear(3, 1)) for module in inner]
+    models[1].load_state_dict(models[0].state_dict())
+    values = [ao.SIRE()(m, elements, generator=torch.Generator().manual_seed(0)) for m in models]
+    assert values[0] == values[1]
+    assert torch.equal(models[0](elements), models[1](elements))
+
+
 @pytest.mark.parametrize("law", EVERY)
 def test_half_precision_and_cells_of_a_module(law: str, generator) -> None:
     r = ao.recurrence(nn.GRU(2, 4, batch_first=True)).to(torch.bfloat16)

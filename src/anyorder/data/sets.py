@@ -176,12 +176,6 @@ def filled(elements: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.where(inside[:, :, None], elements, first[:, None])
 
 
-def join(arrays: Sequence[Any]) -> tuple[Tensor, np.ndarray]:
-    """The elements of all sets, ``[total, D]``, and the size of each."""
-    data = SetData.of(list(arrays))
-    return data.elements, data.lengths.numpy()
-
-
 def _with_features(name: str, array: Tensor, axes: int) -> Tensor:
     """``array`` with a feature axis behind ``axes`` others; an array without one holds numbers."""
     array = array[..., None] if array.dim() == axes else array
