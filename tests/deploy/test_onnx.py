@@ -103,11 +103,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_extra_is_named(tmp_path, missing):
+def test_a_missing_extra_is_named(tmp_path):
     script = f"""
 import sys
-sys.modules[{missing!r}] = None
+sys.modules["onnxscript"] = None
 import anyorder as ao
 from anyorder.deploy.onnx import export_onnx
 try:
@@ -116,6 +115,6 @@ except ao.checks.InputError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert missing in done.stdout, done.stderr
+    assert "onnxscript" in done.stdout, done.stderr
     assert "anyorder[onnx]" in done.stdout
     assert os.listdir(tmp_path) == []

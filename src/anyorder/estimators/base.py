@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -283,7 +284,8 @@ class SetEstimator(_Fitted):
             "feature_names_in_": None if names is None else names.tolist(),
             "units": {name: unit.tolist() for name, unit in self._units.items()},
         }
-        return self.model_, {"parameters": _as_json(self.get_params(deep=False)), "fitted": fitted}
+        parameters = json.loads(json.dumps(self.get_params(deep=False), default=_as_json))
+        return self.model_, {"parameters": parameters, "fitted": fitted}
 
     @classmethod
     def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
@@ -344,7 +346,7 @@ def _in_double(model: Standardised, units: Sequence[Any] = (0.0, 1.0, 0.0, 1.0))
 
 
 def _as_json(value: Any) -> Any:
-    """A parameter as JSON has it. What is not made of values stays, for ``save`` to refuse."""
+    """A parameter that JSON does not have, as values that it has."""
     if isinstance(value, AdaptiveWeight):
         return {**value.state_dict(), "bounds": list(value.bounds)}
     if hasattr(value, "config"):
@@ -353,8 +355,4 @@ def _as_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
-    if isinstance(value, dict):
-        return {key: _as_json(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json(part) for part in value]
-    return None if isinstance(value, np.random.RandomState) else value
+    return None if isinstance(value, np.random.RandomState) else json.JSONEncoder().default(value)

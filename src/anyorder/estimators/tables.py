@@ -110,16 +110,11 @@ class TableSchema:
     def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
         """The schema that :meth:`to_dict` wrote."""
         try:
-            features = tuple(
-                Feature(
-                    name=str(f["name"]),
-                    kind=one_of("kind", f["kind"], ("number", "category")),
-                    mean=real_number("mean", f["mean"]),
-                    scale=real_number("scale", f["scale"], above=0),
-                    categories=tuple(map(str, f["categories"])),
-                )
-                for f in values["features"]
-            )
+            features = tuple(Feature(**{**f, "categories": tuple(f["categories"])}) for f in values["features"])
+            for feature in features:
+                one_of("kind", feature.kind, ("number", "category"))
+                real_number("mean", feature.mean)
+                real_number("scale", feature.scale, above=0)
             one_of("task", values["task"], TASKS if values["target"] else (None,))
             one_of("missing", values["missing"], MISSING)
             classes = tuple(values["classes"]) if values["task"] == "classification" else None
@@ -127,20 +122,6 @@ class TableSchema:
             return cls(**{**values, "features": features, "classes": classes})
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
-
-    @property
-    def column_names(self) -> list[str]:
-        """A name for each of the D columns: the feature's own, or ``feature=category``.
-
-        >>> drug = Feature("drug", "category", categories=("x", "y"))
-        >>> TableSchema("patient", (Feature("dose", "number"), drug)).column_names
-        ['dose', 'drug=x', 'drug=y']
-        """
-        return [
-            name
-            for feature in self.features
-            for name in ([f"{feature.name}={c}" for c in feature.categories] or [feature.name])
-        ]
 
     def read(self, source: Any, *, with_target: bool | None = False, progress: bool | None = None) -> Table:
         """Another table with the same columns. ``with_target=None`` reads the target if it is there.
