@@ -247,8 +247,9 @@ def local_engine(
         while waiting or running:
             while waiting and len(running) < jobs:
                 pool = idle.pop() if idle else ProcessPoolExecutor(1, context, _begin, begin)
-                trial = waiting.popleft()
-                running[pool.submit(_work, trial, origin)] = pool, trial
+                with contextlib.suppress(BrokenProcessPool):  # its process died while it was idle: another one, then
+                    running[pool.submit(_work, waiting[0], origin)] = pool, waiting[0]
+                    waiting.popleft()
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 pool, trial = running.pop(future)
                 try:
