@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def _print_version(wanted: bool) -> None:
 def _common(
     version: bool = Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    pass
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # docs/cost.md: the threads of a small model wait for each other
 
 
 # --- options that several commands share, and their values

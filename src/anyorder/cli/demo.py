@@ -46,7 +46,6 @@ def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
     ``epochs`` replaces the number of epochs of every task.
     """
     began = time.perf_counter()
-    torch.set_num_threads(1)
     parts = [_baskets(epochs or 400, say), _parity(epochs or 100, say), _digits(epochs or 40, say)]
     proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
     lengths = "every length" if proof.closed else "up to 16 elements"
