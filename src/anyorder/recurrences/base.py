@@ -1,15 +1,13 @@
 """Recurrences: one step, a start state, and a scan that keeps every state that it passes.
 
-A recurrence is s_{t+1} = f(s_t, x_{t+1}) from a start state s_0 (equation 2 of the paper). The state is a tensor
-or a nested tuple, list or dict of tensors, batch axis first. :func:`recurrence` makes one from torch's modules
-and cells, or from any ``step(element, state)``.
-
-A scan never reads padding. Sets are sorted by length and leave the batch when they end, so padding (NaN, say)
-reaches neither values nor gradients.
+A recurrence is s_{t+1} = f(s_t, x_{t+1}) from a start state s_0 (equation 2 of the paper). A state is a tensor or a
+nested tuple, list or dict of tensors, batch axis first. A scan never reads padding: sets are sorted by length and
+leave the batch when they end, so padding (NaN, say) reaches neither values nor gradients.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -30,11 +28,7 @@ Select = Callable[[Tensor], State]  # from row numbers to states
 
 
 class Recurrence(nn.Module, ABC):
-    """A step and a start state as one module; :func:`recurrence` makes it.
-
-    It owns what it wraps: ``parameters()``, ``to()`` and ``state_dict()`` cover the wrapped module and a
-    start state given as parameters.
-    """
+    """A step and a start state as one module, which owns what it wraps; :func:`recurrence` makes it."""
 
     batch_first = True  # the layout that scan reads: [B, T, D], or [T, B, D] if False
 
@@ -44,17 +38,11 @@ class Recurrence(nn.Module, ABC):
         self._start_names: Any = None
         if start is None or callable(start):
             return
-        names = (f"start_{i}" for i in range(len(tree_leaves(start))))
-
-        def register(leaf: Tensor) -> str:
-            name = next(names)
-            if isinstance(leaf, nn.Parameter):
-                self.register_parameter(name, leaf)
-            else:
-                self.register_buffer(name, leaf)
-            return name
-
-        self._start_names = tree_map(register, require_state("start", start, 1))
+        names = (f"start_{i}" for i in itertools.count())
+        self._start_names = tree_map(lambda _: next(names), require_state("start", start, 1))
+        for name, leaf in zip(tree_leaves(self._start_names), tree_leaves(start), strict=True):
+            register = self.register_parameter if isinstance(leaf, nn.Parameter) else self.register_buffer
+            register(name, leaf)  # type: ignore[arg-type]
 
     def start(self, batch_size: int) -> State:
         """The start state s_0 of ``batch_size`` sets."""
@@ -124,7 +112,6 @@ class Recurrence(nn.Module, ABC):
             resumed_from=state,
         )
 
-    # Each kind of recurrence defines the rest.
     def output(self, state: State) -> State:
         """What a torch module returns in a ``state``: h of the top layer; of an own step the state itself."""
         return state
