@@ -215,6 +215,7 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["audit", "comparison"])
@@ -256,6 +257,7 @@ def test_in_a_browser(visit, pages, name, width, scheme):
     assert opened.requests == [path.as_uri()]
 
 
+@pytest.mark.browser
 def test_with_the_keyboard(visit, pages):
     page = visit(pages / "audit.html").page
     page.keyboard.press("Tab")

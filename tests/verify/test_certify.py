@@ -193,31 +193,6 @@ def test_orderings_of_a_trained_like_parity_network():
         assert (r.scan(torch.tensor(word)[None, :, None]).last > 0.5).item() == sum(word) % 2
 
 
-def test_a_trained_parity_network_is_certified_to_a_length_and_then_refuted():
-    """Trained on all words of at most 5 bits: its decisions are proved there, and a counterexample found beyond."""
-    model = ao.RecurrentSetModel(1, 1, hidden=8)
-    words = [torch.tensor(word) for n in range(1, 6) for word in itertools.product([0.0, 1.0], repeat=n)]
-    elements, lengths = ao.pad(words)
-    odd = torch.tensor([word.sum() % 2 for word in words])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
-    for _ in range(250):
-        loss = nn.functional.binary_cross_entropy_with_logits(model(elements, lengths)[:, 0], odd)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    def decide(state):
-        return (model.readout(state) > 0).float()
-
-    assert ao.certify(model, BITS, max_length=5, readout=decide).invariant
-    proof = ao.certify(model, BITS, max_length=13, readout=decide)
-    assert not proof.invariant
-    one, other = proof.counterexample
-    assert one.sum() == other.sum()
-    assert len(one) == len(other) > 5
-    assert (model(one[None]) > 0).item() != (model(other[None]) > 0).item()
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [

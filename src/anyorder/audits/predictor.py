@@ -82,7 +82,7 @@ class Predictor:
             predict = recurrence(predict)
         self.listed = isinstance(elements, (list, tuple))
         self.ragged = self.listed or lengths is not None
-        self._read_sets(elements, lengths, getattr(predict, "batch_first", True) is False)
+        self._read_sets(elements, lengths, isinstance(predict, Recurrence) and not predict.batch_first)
         self.fill = 0.0
         self.batch_size, self.clock = batch_size, clock or Clock()
         self.columns: int | None = None

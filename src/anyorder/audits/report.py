@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ class WorstCase:
     worst_class: str | None = None
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result in words: a ``headline``, a ``detail``, and a ``tone`` ("good", "fair" or "bad")."""
 
     tone: str
@@ -118,11 +117,57 @@ class Report:
 
     def verdict(self) -> Verdict:
         """The result in words."""
-        return _verdict(self)
+        movable = int((self.sizes >= 2).sum())
+        if self.blurred:
+            cause, advice = _BLURRED[self.blurred]
+            return Verdict(
+                "fair",
+                f"{cause}, so the effect of order cannot be told apart.",
+                f"Read again in the same order, a set moves the output by {short(self.repeat_gap or 0.0)} on average, in "
+                f"another order by {short(self.output_gap)}. {advice}",
+            )
+        if movable == 0:
+            return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
+        if self.worst_gap == 0:
+            search = ", and no ordering of the search," if self.searched else ""
+            tried = f"{self.orderings * movable:,} random orderings of {movable:,} sets{search}"
+            bound = (
+                ""
+                if self.flip_rate_ci is None
+                else (
+                    f" At 95 %, a random order changes the class in at most {percent(self.flip_rate_ci[1])} of cases."
+                )
+            )
+            return Verdict("good", "Order does not matter.", f"None of the {tried} changed the output.{bound}")
+        worst = f"The largest change found is {short(self.worst_gap)} (set {self.worst[0].name})"
+        flipped = self.flip_rate or 0.0
+        size = float(np.abs(self.worst[0].output).mean())
+        if self.worst_gap <= (ROUNDING * self.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
+            beside = f"two different sets differ by {short(self.spread)} on average"
+            beside = beside if self.spread > 0 else f"the output itself is about {short(size)}"
+            return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
+        moved = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
+        moved += f", where two different sets differ by {short(self.spread)}" if self.spread > 0 else ""
+        if self.flip_rate is not None:
+            flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
+            moved = f"changes the predicted class in {flips} and {moved}"
+        strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
+        weak = self.order_gap < 0.05 and flipped < 0.01
+        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread > 0 else ""
+        detail = f"A random order {moved}. {worst}."
+        if self.spread == 0:
+            alike = "There is one set only" if self.sets == 1 else "All sets get the same output"
+            detail += f" {alike}, so there is no difference between sets to compare this with."
+        for name, given, shuffled, write in (
+            ("Accuracy", self.accuracy, self.accuracy_shuffled, percent),
+            ("RMSE", self.rmse, self.rmse_shuffled, short),
+        ):
+            if given is not None and shuffled is not None:
+                detail += f" {name} is {write(given)} as given and {write(shuffled)} shuffled."
+        return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
 
     def __str__(self) -> str:
-        verdict = self.verdict()
-        return f"{verdict.headline} {verdict.detail}"
+        return " ".join(self.verdict()[1:])
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, ready for JSON."""
@@ -201,55 +246,6 @@ def _page() -> Any:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _verdict(report: Report) -> Verdict:
-    movable = int((report.sizes >= 2).sum())
-    if report.blurred:
-        cause, advice = _BLURRED[report.blurred]
-        return Verdict(
-            "fair",
-            f"{cause}, so the effect of order cannot be told apart.",
-            f"Read again in the same order, a set moves the output by {short(report.repeat_gap or 0.0)} on average, in "
-            f"another order by {short(report.output_gap)}. {advice}",
-        )
-    if movable == 0:
-        return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
-    if report.worst_gap == 0:
-        search = ", and no ordering of the search," if report.searched else ""
-        tried = f"{report.orderings * movable:,} random orderings of {movable:,} sets{search}"
-        bound = (
-            ""
-            if report.flip_rate_ci is None
-            else (f" At 95 %, a random order changes the class in at most {percent(report.flip_rate_ci[1])} of cases.")
-        )
-        return Verdict("good", "Order does not matter.", f"None of the {tried} changed the output.{bound}")
-    worst = f"The largest change found is {short(report.worst_gap)} (set {report.worst[0].name})"
-    flipped = report.flip_rate or 0.0
-    size = float(np.abs(report.worst[0].output).mean())
-    if report.worst_gap <= (ROUNDING * report.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
-        beside = f"two different sets differ by {short(report.spread)} on average"
-        beside = beside if report.spread > 0 else f"the output itself is about {short(size)}"
-        return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
-    moved = f"moves the output by {short(report.output_gap)} on average{_in_words(report.output_gap_ci, short)}"
-    moved += f", where two different sets differ by {short(report.spread)}" if report.spread > 0 else ""
-    if report.flip_rate is not None:
-        flips = f"{percent(report.flip_rate)} of cases{_in_words(report.flip_rate_ci, percent)}"
-        moved = f"changes the predicted class in {flips} and {moved}"
-    strong = (report.order_gap >= 0.5 and report.spread > 0) or flipped >= 0.1
-    weak = report.order_gap < 0.05 and flipped < 0.01
-    degree = " strongly" if strong else " a little" if weak else " noticeably" if report.spread > 0 else ""
-    detail = f"A random order {moved}. {worst}."
-    if report.spread == 0:
-        alike = "There is one set only" if report.sets == 1 else "All sets get the same output"
-        detail += f" {alike}, so there is no difference between sets to compare this with."
-    for name, given, shuffled, write in (
-        ("Accuracy", report.accuracy, report.accuracy_shuffled, percent),
-        ("RMSE", report.rmse, report.rmse_shuffled, short),
-    ):
-        if given is not None and shuffled is not None:
-            detail += f" {name} is {write(given)} as given and {write(shuffled)} shuffled."
-    return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
 
 
 def _in_words(ci: Interval | None, write: Callable[[float], str]) -> str:
