@@ -120,50 +120,45 @@ class Report:
         movable = int((self.sizes >= 2).sum())
         if self.blurred:
             cause, advice = _BLURRED[self.blurred]
-            return Verdict(
-                "fair",
-                f"{cause}, so the effect of order cannot be told apart.",
-                f"Read again in the same order, a set moves the output by {short(self.repeat_gap or 0.0)} on average, in "
-                f"another order by {short(self.output_gap)}. {advice}",
+            again, moved = short(self.repeat_gap or 0.0), short(self.output_gap)
+            detail = (
+                f"Reading a set again moves its output by {again} in the same order, by {moved} in another. {advice}"
             )
+            return Verdict("fair", f"{cause}, so the effect of order cannot be told apart.", detail)
         if movable == 0:
             return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
         if self.worst_gap == 0:
             search = ", and no ordering of the search," if self.searched else ""
-            tried = f"{self.orderings * movable:,} random orderings of {movable:,} sets{search}"
-            bound = (
-                ""
-                if self.flip_rate_ci is None
-                else (
-                    f" At 95 %, a random order changes the class in at most {percent(self.flip_rate_ci[1])} of cases."
-                )
-            )
-            return Verdict("good", "Order does not matter.", f"None of the {tried} changed the output.{bound}")
+            tried = f"{self.orderings * movable:,} random orderings of {movable:,} sets"
+            detail = f"None of the {tried}{search} changed the output."
+            if self.flip_rate_ci is not None:
+                most = percent(self.flip_rate_ci[1])
+                detail += f" At 95 %, a random order changes the class in at most {most} of cases."
+            return Verdict("good", "Order does not matter.", detail)
         worst = f"The largest change found is {short(self.worst_gap)} (set {self.worst[0].name})"
-        flipped = self.flip_rate or 0.0
+        apart, flipped = short(self.spread), self.flip_rate or 0.0
         size = float(np.abs(self.worst[0].output).mean())
         if self.worst_gap <= (ROUNDING * self.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
-            beside = f"two different sets differ by {short(self.spread)} on average"
+            beside = f"two different sets differ by {apart} on average"
             beside = beside if self.spread > 0 else f"the output itself is about {short(size)}"
             return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
-        moved = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
-        moved += f", where two different sets differ by {short(self.spread)}" if self.spread > 0 else ""
-        if self.flip_rate is not None:
-            flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
-            moved = f"changes the predicted class in {flips} and {moved}"
         strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
         weak = self.order_gap < 0.05 and flipped < 0.01
         degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread > 0 else ""
-        detail = f"A random order {moved}. {worst}."
-        if self.spread == 0:
-            alike = "There is one set only" if self.sets == 1 else "All sets get the same output"
-            detail += f" {alike}, so there is no difference between sets to compare this with."
-        for name, given, shuffled, write in (
-            ("Accuracy", self.accuracy, self.accuracy_shuffled, percent),
-            ("RMSE", self.rmse, self.rmse_shuffled, short),
-        ):
-            if given is not None and shuffled is not None:
-                detail += f" {name} is {write(given)} as given and {write(shuffled)} shuffled."
+        moved = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
+        if self.flip_rate is not None:
+            flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
+            moved = f"changes the predicted class in {flips} and {moved}"
+        alike = "There is one set only" if self.sets == 1 else "All sets get the same output"
+        detail = f"A random order {moved}. {worst}. " + (
+            f"Two different sets differ by {apart}."
+            if self.spread > 0
+            else f"{alike}, so there is no difference between sets to compare this with."
+        )
+        if self.accuracy is not None and self.accuracy_shuffled is not None:
+            detail += f" Accuracy is {percent(self.accuracy)} as given and {percent(self.accuracy_shuffled)} shuffled."
+        if self.rmse is not None and self.rmse_shuffled is not None:
+            detail += f" RMSE is {short(self.rmse)} as given and {short(self.rmse_shuffled)} shuffled."
         return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
 
     def __str__(self) -> str:
