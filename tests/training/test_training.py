@@ -929,6 +929,7 @@ REFUSED = {
     "patience": {"patience": 3},
     "metric": {"metric": lambda o, t: 0.0},
     "penalty": {"penalty": "sire", "penalty_weight": 1.0},
+    "penalty without brackets": {"penalty": ao.SIRE, "penalty_weight": 1.0},
     "penalty_weight": {"penalty_weight": 1.0},
     "penalty_weight must": {"penalty": SIRE, "penalty_weight": -1.0},
     "penalty_weight of a schedule": {"penalty": SIRE, "penalty_weight": lambda share: -1.0},

@@ -137,10 +137,8 @@ class SetModel(nn.Module):
         if lengths is None:
             return self._embedded(elements), None, None
         mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
-        elements = elements.masked_fill(~mask[:, :, None], 0)
-        if self.table is not None:
-            elements = self._embedded(elements).masked_fill(~mask[:, :, None], 0)
-        return elements, lengths, mask
+        elements = self._embedded(elements.masked_fill(~mask[:, :, None], 0))
+        return (elements if self.table is None else elements.masked_fill(~mask[:, :, None], 0)), lengths, mask
 
     def _embedded(self, elements: Tensor) -> Tensor:
         if self.table is None:
@@ -314,6 +312,11 @@ def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
     return total / (values.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
 
 
+def sizes_of(elements: Tensor, lengths: Tensor | None) -> Tensor:
+    """The sizes ``[B]`` of the sets of a batch."""
+    return torch.full(elements.shape[:1], elements.shape[1], device=elements.device) if lengths is None else lengths
+
+
 def fixed_orderings(lengths: Tensor, longest: int, draws: int, seed: int) -> Tensor:
     """Orderings ``[B, draws, longest]`` that depend on ``seed`` and each set's own length, nothing else."""
     index = torch.arange(longest, device="cpu").expand(len(lengths), draws, longest).clone()
@@ -346,13 +349,11 @@ def average_over_orderings(
     """
     one_of("combine", combine, COMBINE)
     elements, draws = checked_elements(elements), whole_number("orderings", orderings)
-    batch, longest = elements.shape[:2]
     lengths = checked_lengths(lengths, elements)
-    sizes = torch.full((batch,), longest, device=elements.device) if lengths is None else lengths
-    index = fixed_orderings(sizes, longest, draws, seed)
+    index = fixed_orderings(sizes_of(elements, lengths), elements.shape[1], draws, seed)
     shuffled = reorder(elements.repeat_interleave(draws, 0), index.flatten(0, 1))
     out = predict(shuffled, None if lengths is None else lengths.repeat_interleave(draws, 0))
-    out = out.unflatten(0, (batch, draws))
+    out = out.unflatten(0, (len(elements), draws))
     if combine == "mean":
         return out.mean(1)
     if out.shape[2] == 1:

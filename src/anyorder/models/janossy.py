@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from anyorder.checks import one_of, whole_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import filled
-from anyorder.models.base import COMBINE, Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool
+from anyorder.models.base import COMBINE, Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool, sizes_of
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.recurrences.base import Recurrence
 
@@ -80,14 +80,13 @@ class JanossyPooling(SetModel):
             return average_over_orderings(
                 self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed, combine=self.combine
             )
-        batch, longest = elements.shape[:2]
-        sizes = torch.full((batch,), longest, device=elements.device) if lengths is None else lengths
-        return self.sequence(reorder(elements, random_orderings(sizes, longest)[:, 0]), lengths)
+        fresh = random_orderings(sizes_of(elements, lengths), elements.shape[1])[:, 0]
+        return self.sequence(reorder(elements, fresh), lengths)
 
     def _over_tuples(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
         missing = max(0, self.k - elements.shape[1])
-        if missing and lengths is None:
-            lengths = elements.new_full((elements.shape[0],), elements.shape[1], dtype=torch.int64)
+        if missing:
+            lengths = sizes_of(elements, lengths)
         elements = F.pad(elements, (0, 0, 0, missing))
         position = torch.arange(elements.shape[1], device=elements.device)
         tuples = torch.cartesian_prod(*[position] * self.k).view(-1, self.k)  # [n^k, k]

@@ -16,6 +16,7 @@ from torch import Tensor
 from anyorder.checks import extra
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import SetData
+from anyorder.models.base import sizes_of
 
 
 class Deck:
@@ -54,8 +55,7 @@ def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tupl
 
 def piece_sizes(elements: Tensor, lengths: Tensor | None, size: int | None) -> list[Tensor]:
     """The lengths ``[B]`` of each of the :func:`pieces`; with size None, of the whole sets."""
-    if lengths is None:
-        lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
+    lengths = sizes_of(elements, lengths)
     if size is None:
         return [lengths]
     head = (lengths - size).clamp(min=0)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import SetData
+from anyorder.models.base import sizes_of
 from anyorder.penalties import AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence
@@ -227,7 +228,8 @@ class _Run:
                 yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes", sound
         needless = config.patience is None and self.metric is None
         yield "patience and metric need validation data", self.validation is not None or needless
-        yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", penalty is None or callable(penalty)
+        usable = penalty is None or (callable(penalty) and not isinstance(penalty, type))
+        yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", usable
         unpenalised = self.unlabeled is None and self.penalty_weight == 0.0
         yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
         yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(self.model)
@@ -396,7 +398,7 @@ class _Run:
         if config.truncate is not None:
             count = max(2, min(count, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
         elements, lengths = (None if part is None else part[:count] for part in batch)
-        if int((piece_sizes(elements, lengths, None)[0] >= 2).sum()) < 2:  # type: ignore[arg-type]
+        if int((sizes_of(elements, lengths) >= 2).sum()) < 2:  # type: ignore[arg-type]
             return None
         was_training = self.model.training
         self.model.eval()

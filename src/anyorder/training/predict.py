@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
+from anyorder.models.base import sizes_of
 from anyorder.recurrences.base import evaluating
 
 
@@ -68,9 +69,7 @@ def orderings_of(
     within: int | None = None,
 ) -> Tensor:
     """Random orderings ``[B, draws, T]`` of a batch, see :func:`random_orderings`."""
-    if lengths is None:
-        lengths = torch.full(elements.shape[:1], elements.shape[1], device=elements.device)
-    return random_orderings(lengths, elements.shape[1], draws, generator, within=within)
+    return random_orderings(sizes_of(elements, lengths), elements.shape[1], draws, generator, within=within)
 
 
 def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
