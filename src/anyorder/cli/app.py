@@ -137,12 +137,8 @@ def train(
     penalty_weight: Any = Option(
         "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
     ),
-    window: int | None = Option(
-        None, min=1, help="Penalise swaps of elements at most N positions apart.", show_default="any distance"
-    ),
-    prefixes: str | None = Option(
-        None, help="Elements before a swap: random (a subset) or given.", show_default="random; with a window: given"
-    ),
+    window: int | None = Option(None, min=1, help="Penalise swaps at most N positions apart.", show_default="off"),
+    prefixes: str | None = Option(None, help="Elements before a swap: random or given.", show_default="by --window"),
     shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
     shuffle_within: int | None = Option(None, min=2, help="Shuffle inside windows of N elements.", show_default="off"),
     truncate: int | None = Option(None, min=2, help="Backpropagate through at most N elements.", show_default="off"),
@@ -182,8 +178,6 @@ def train(
     swaps = _given(window=window, prefixes=prefixes)
     if swaps and penalty != "sire":
         raise InputError(f"--window and --prefixes are options of --penalty sire; got {penalty}")
-    if window is not None:
-        swaps.setdefault("prefixes", "given")
     parameters = inspect.signature(SetClassifier).parameters
     settings = {name: value for name, value in context.params.items() if name in parameters}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)

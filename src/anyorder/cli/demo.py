@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Columns = dict[str, Callable[[Any], str]]  # heading -> the figure of a model, as text
 WITHOUT: dict[str, Any] = {"penalty": None, "penalty_weight": 0.0}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One task of the page: what it is, what came out, and the figures that show it."""
-
-    title: str
-    task: str
-    comparison: Comparison
-    figures: list[Figure]
 
 
 def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
@@ -89,23 +79,24 @@ def baskets(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return codes[goods], goods.sum(axis=1).astype(np.float32)  # good number k costs k
 
 
-def _baskets(epochs: int, say: Say) -> Part:
+def _baskets(epochs: int, say: Say) -> dict[str, Any]:
     task = (
         f"The total price of a basket of {ITEMS} goods, each known only by a code of {CODE} random numbers. There are "
         f"{BASKETS} baskets for training and {TEST} for the test. A total has no order, but a GRU does not know that. "
         "SIRE tells the GRU."
     )
 
-    def regressor(model_options: dict[str, Any], **options: Any) -> SetRegressor:
-        options = {"epochs": epochs, "batch_size": 100, "learning_rate": 3e-3, "random_state": 0, **options}
-        return SetRegressor(model_options=model_options, **options)
-
-    models = {
-        "plain GRU": regressor({"hidden": 80}, **WITHOUT),
-        "SIRE, weight 1": regressor({"hidden": 80}, penalty_weight=1.0),
-        "SIRE, weight 30": regressor({"hidden": 80}, penalty_weight=30.0),
-        "DeepSets": regressor({}, model="deepsets", **WITHOUT),
+    contenders: dict[str, dict[str, Any]] = {
+        "plain GRU": WITHOUT,
+        "SIRE, weight 1": {"penalty_weight": 1.0},
+        "SIRE, weight 30": {"penalty_weight": 30.0},
+        "DeepSets": {"model": "deepsets", **WITHOUT},
     }
+    settings: dict[str, Any] = {"epochs": epochs, "batch_size": 100, "learning_rate": 3e-3, "random_state": 0}
+    models = {}
+    for name, options in contenders.items():
+        width = {} if "model" in options else {"hidden": 80}
+        models[name] = SetRegressor(model_options=width, **settings, **options)
     X, y = baskets(TEST, seed=2)
     columns: Columns = {
         "exact": lambda model: f"{(np.abs(model.predict(X) - y) < 0.5).mean():.1%}",
@@ -113,7 +104,7 @@ def _baskets(epochs: int, say: Say) -> Part:
     }
     _train(task, models, *baskets(BASKETS, seed=1), columns, say)
     comparison, figure = _audit(models, X, y, "baskets", say)
-    return Part("The price of a basket", task, comparison, [figure])
+    return {"title": "The price of a basket", "task": task, "comparison": comparison, "figures": [figure]}
 
 
 # --- parity far beyond the training lengths
@@ -129,7 +120,7 @@ def bits(count: int, shortest: int, longest: int, seed: int) -> tuple[list[np.nd
     return X, np.array([int(x.sum()) % 2 for x in X])
 
 
-def _parity(epochs: int, say: Say) -> Part:
+def _parity(epochs: int, say: Say) -> dict[str, Any]:
     task = (
         "Is the number of ones odd? A GRU of 20 units learns from 1,000 sequences of 2 to 10 bits. The test goes up to "
         "100 bits."
@@ -145,7 +136,8 @@ def _parity(epochs: int, say: Say) -> Part:
     _train(task, models, *bits(1000, 2, 10, seed=1), columns, say)
     curves = {name: [float(model.score(*tests[n])) for n in LENGTHS] for name, model in models.items()}
     comparison, figure = _audit(models, *tests[20], "parity", say)
-    return Part("Parity up to length 100", task, comparison, [_length_figure(curves), figure])
+    figures = [_length_figure(curves), figure]
+    return {"title": "Parity up to length 100", "task": task, "comparison": comparison, "figures": figures}
 
 
 def _length_figure(curves: dict[str, list[float]]) -> Figure:
@@ -167,7 +159,7 @@ def _length_figure(curves: dict[str, list[float]]) -> Figure:
 # --- digits whose pixels are out of order
 
 
-def _digits(epochs: int, say: Say) -> Part:
+def _digits(epochs: int, say: Say) -> dict[str, Any]:
     task = (
         "Which digit is it? The 64 pixels come one at a time. Each image is reordered at random inside windows of 4 "
         "and then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
@@ -185,7 +177,7 @@ def _digits(epochs: int, say: Say) -> Part:
     _train(task, models, X, y, {"right": lambda model: f"{model.score(X_test, y_test):.1%}"}, say)
     comparison, figure = _audit(models, X_test, y_test, "digits", say)
     figures = [_digits_figure(_pixels(clean.train)[0], X), figure]
-    return Part("Digits whose pixels are out of order", task, comparison, figures)
+    return {"title": "Digits whose pixels are out of order", "task": task, "comparison": comparison, "figures": figures}
 
 
 def _pixels(data: Any) -> tuple[np.ndarray, np.ndarray]:
