@@ -370,7 +370,7 @@ BAD_TABLES = {
     "categorical": (frame(), {"categorical": ["drug"], "features": ["when"]}, "categorical .*'drug'"),
     "no features": (frame()[["visit", "outcome"]], {}, "feature columns"),
     "row numbers": (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "feature columns, all with names"),
-    "no rows": (frame().iloc[:0], {}, "feature .* 0 different|no numbers"),
+    "no rows": (frame().iloc[:0], {}, "has no rows"),
     "no rows left": (frame(dose=[None] * 6), {"missing": "drop-row"}, "a feature is missing in row 1, 2, 3, …"),
     "target varies": (frame(outcome=["ill", "well", "ill", "ill", "well", "ill"]), {}, "'outcome' varies .*row 2 "),
     "one class": (frame(outcome=["ill"] * 6), {}, "'outcome' must hold two classes"),

@@ -430,6 +430,8 @@ def _read(source: Any, named: Mapping[str, str | None], features: list[str], pro
     for role, name in purposes:
         one_of(role, name, available)
     table = _arrow(source, wanted, progress)
+    if len(table) == 0:
+        raise InputError(f"{_called(source)} has no rows")
     columns = {name: _plain(table[name]) for name in wanted}
     for role, name in special.items():
         _refuse(_nulls(columns[name]), f"{role} column {name!r} is missing", source, "every row needs a value")
