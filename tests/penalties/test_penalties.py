@@ -279,6 +279,19 @@ def test_a_model_is_penalised_on_its_encoded_elements() -> None:
     assert model.encoder.weight.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("law", EVERY)
+def test_an_encoder_reads_no_padding(law: str) -> None:
+    model, gradients = Encoded(), []
+    for fill in (0.0, math.nan):
+        elements, lengths = ao.pad(samples([5, 0, 3], torch.float32), value=fill)
+        elements[0], elements[2, :3] = 1.0, torch.arange(6.0).reshape(3, 2)
+        model.zero_grad()
+        EVERY[law](model, elements, lengths, generator=torch.Generator().manual_seed(0)).backward()
+        gradients.append(model.encoder.weight.grad.clone())
+    assert gradients[0].isfinite().all()
+    assert torch.equal(*gradients)
+
+
 def test_a_model_reads_the_batch_first_whatever_its_recurrence_reads() -> None:
     elements = torch.randn(4, 5, 2)
     inner = [nn.GRU(2, 3, batch_first=b) for b in (True, False)]
