@@ -373,10 +373,11 @@ def sweep_lengths(out, home):
 @pytest.mark.kill
 def test_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_path):
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["anyorder.paper.runner.sweep"])
     chance = random.Random(0)
     path = tmp_path / "killed" / "lengths.jsonl"
     sizes = []
-    for _ in range(5):
+    for _ in range(3):
         before, deadline = len(read_rows(path)), time.monotonic() + 120
         process = context.Process(target=sweep_lengths, args=(path.parent, tmp_path / "home"))
         process.start()
