@@ -1,6 +1,7 @@
-"""Set models behind one call: ``model(elements [B, T, D], lengths=None) -> [B, out_features]``.
+"""Set models behind one call: ``model(elements, lengths=None)``.
 
-:data:`MODELS` maps the name of each model to its class; ``MODELS[model.name](**model.config())`` builds it again.
+Elements ``[B, T, D]`` give outputs ``[B, out_features]``. :data:`MODELS` maps the name of each model to its class.
+``MODELS[model.name](**model.config())`` builds it again.
 """
 
 from anyorder.models.aggregation import MultiAggregation

@@ -16,7 +16,7 @@ _SCALERS = ("identity", "amplification", "attenuation")
 
 
 class MultiAggregation(SetModel):
-    """Several aggregators times several size scalers, side by side, then ρ (PNA; Corso et al., 2020).
+    """ρ of several aggregators times several size scalers (Corso et al., 2020).
 
     Each of ``aggregators`` ("mean", "max", "min", "std", "sum") of φ(x_i) is taken times each of ``scalers``:
     "identity" 1, "amplification" log(n + 1)/δ, "attenuation" δ/log(n + 1), with δ = log(``typical_size`` + 1).

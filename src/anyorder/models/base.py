@@ -1,4 +1,4 @@
-"""What set models share: a registry, the check of a batch, pooling, averaging over orderings."""
+"""What set models share: registry, batch checks, pooling, averaging."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class SetModel(nn.Module):
         self.table = nn.Embedding.from_pretrained(table, freeze=frozen)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values; ``MODELS[model.name](**config)`` builds the model again."""
+        """The constructor's arguments as JSON values.
+
+        ``MODELS[model.name](**config)`` builds the model again.
+        """
         config = {}
         for name, value in self._arguments.items():
             if isinstance(value, type):
@@ -85,7 +88,7 @@ class SetModel(nn.Module):
         return config
 
     def describe(self) -> dict[str, Any]:
-        """A dict of the model's name, number of trained parameters, state size, ``invariant`` and ``streams``.
+        """A dict of name, trained parameters, state size, ``invariant``, ``streams``.
 
         ``state_size``: how many numbers a stream keeps; None if the model needs all elements.
         """
@@ -124,14 +127,14 @@ class SetModel(nn.Module):
         return elements, lengths
 
     def filled(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None]:
-        """The checked, embedded batch with true elements as padding, for an encoder that reads padding too."""
+        """The checked, embedded batch with true elements as padding."""
         elements, lengths = self.check(elements, lengths)
         return self._embedded(filled(elements, lengths)), lengths
 
     def masked(self, elements: Tensor, lengths: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The checked, embedded batch with zeros as padding; the lengths; the mask ``[B, T]``, True at elements.
+        """The checked, embedded batch with zeros as padding; lengths; mask ``[B, T]``.
 
-        Lengths and mask are None if every set is full. T is at least 1.
+        The mask is True at elements. Lengths and mask are None if every set is full. T is at least 1.
         """
         elements, lengths = self.check(elements, lengths)
         if lengths is None:
@@ -155,7 +158,7 @@ class SetModel(nn.Module):
 
 
 def _recorded(init: Callable[..., None]) -> Callable[..., None]:
-    """``init``, which then also keeps its arguments for :meth:`SetModel.config`; of a module, its type."""
+    """``init``, which keeps its arguments for ``config``; of a module, its type."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -177,7 +180,7 @@ def _plain(value: Any) -> Any:
 
 
 class Standardised(SetModel):
-    """A model with units: y = σ_y · model((x − μ_x) / σ_x) + μ_y, from raw elements to raw outputs.
+    """A model of raw values: y = σ_y · model((x − μ_x) / σ_x) + μ_y.
 
     ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
     ``scale`` (of the elements), ``out_mean`` and ``out_scale``: 0 and 1 until :meth:`set_units`. Integer elements are
@@ -208,7 +211,7 @@ class Standardised(SetModel):
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
-        """The model itself, with these units. A model that votes rounds its outputs, so these keep no units."""
+        """The model itself, with these units; outputs of a model that votes have none."""
         values = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
         units = {name: torch.as_tensor(value) for name, value in values.items()}
         changed = bool(units["out_mean"].any() or (units["out_scale"] != 1).any())
@@ -265,7 +268,7 @@ class Standardised(SetModel):
 def mlp(
     features: int, widths: Sequence[int], out_features: int | None, activation: str, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Linear and activation (and dropout) for each width, then a linear layer if ``out_features`` is given."""
+    """An MLP of ``widths``, with a last linear layer if ``out_features`` is given."""
     nonlinearity = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     layers: list[nn.Module] = []
     for width in widths:
@@ -278,7 +281,7 @@ def mlp(
 
 
 def encoder_of(encoder: Sequence[int] | nn.Module, features: int, activation: str) -> tuple[nn.Module, int]:
-    """φ and the width of what it gives; ``encoder`` is the widths of an MLP or a module of the user's."""
+    """φ, from the widths of an MLP or a module of the user's, and its output width."""
     if not isinstance(encoder, nn.Module):
         return mlp(features, encoder, None, activation), int([features, *encoder][-1])
     weight = next(encoder.parameters(), torch.empty(0))
@@ -291,7 +294,7 @@ def encoder_of(encoder: Sequence[int] | nn.Module, features: int, activation: st
 
 
 def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """``values [B, M, F]`` -> ``[B, F]``: their sum, mean, max, min or std where ``mask``; 0 of an empty set.
+    """``values [B, M, F]`` -> ``[B, F]``: sum, mean, max, min or std; 0 of no value.
 
     Values of half precision are summed in single precision: a sum on the way to a mean may overflow.
     """
@@ -318,7 +321,7 @@ def sizes_of(elements: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def fixed_orderings(lengths: Tensor, longest: int, draws: int, seed: int) -> Tensor:
-    """Orderings ``[B, draws, longest]`` that depend on ``seed`` and each set's own length, nothing else."""
+    """Orderings ``[B, draws, longest]``, decided by ``seed`` and a set's own length."""
     index = torch.arange(longest, device="cpu").expand(len(lengths), draws, longest).clone()
     for length in lengths.unique().tolist():
         generator = torch.Generator().manual_seed((seed * 1_000_003 + length) % 2**63)
@@ -336,7 +339,7 @@ def average_over_orderings(
     seed: int = 0,
     combine: str = "mean",
 ) -> Tensor:
-    """The predictions ``[B, out_features]``, combined over random ``orderings`` of each set.
+    """Predictions ``[B, out_features]``, combined over random ``orderings``.
 
     ``combine="mean"``: the mean output. ``"vote"``: of one output column, the most frequent rounded value (the
     smallest if several are); of several columns, the share of orderings that chose each class. The orderings depend

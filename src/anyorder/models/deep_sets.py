@@ -81,7 +81,7 @@ class DeepSets(SetModel):
         return self.rho(pool(elements, mask, self.pooling))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """φ of every element, ``[B, T, D] -> [B, T, W]``; padding beyond ``lengths`` is read as zeros."""
+        """φ of every element, ``[B, T, D] -> [B, T, W]``; padding is read as zeros."""
         if self.equivariant:
             raise InputError("equivariant layers need the whole set: this DeepSets cannot encode element by element")
         return self.phi(self.masked(elements, lengths)[0])

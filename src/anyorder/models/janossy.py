@@ -17,7 +17,7 @@ from anyorder.recurrences.base import Recurrence
 
 
 class JanossyPooling(SetModel):
-    """The mean of an order-sensitive function over orderings (Murphy et al., 2019), k-ary or recurrent.
+    """The mean of an order-sensitive function over orderings (Murphy et al., 2019).
 
     ``k`` = 1, 2 or 3: y = ρ(mean over the ordered k-tuples of distinct elements of φ(x_1, …, x_k)), or their sum
     with ``pooling="sum"``. φ is an MLP of widths ``encoder`` (default ``(hidden,)``). All n^k tuples are read. Zeros

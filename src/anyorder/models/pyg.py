@@ -1,4 +1,4 @@
-"""A recurrent aggregation for torch-geometric whose dependence on order can be penalised; needs the extra ``peers``."""
+"""A penalised recurrent aggregation for torch-geometric (extra ``peers``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aggr = extra("torch_geometric.nn", "peers", "anyorder.pyg").aggr
 
 
 class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
-    """A recurrent aggregation for ``MessagePassing`` layers whose dependence on order can be penalised.
+    """A penalised recurrent aggregation for ``MessagePassing`` layers.
 
     ``x [N, in_channels]`` and the set of each row, ``index [N]`` in any order or ``ptr [B + 1]`` ->
     ``[B, out_channels]``: h of the top layer after each set's own last element. Padding is not read, so other sets
@@ -101,7 +101,9 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
 
 
 def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> Tensor:
-    """The sum of the penalties of every :class:`SireAggregation` in ``network``, after a forward in training mode.
+    """The sum of the penalties of every :class:`SireAggregation` in ``network``.
+
+    The network must have run a forward in training mode.
 
     >>> layer = SireAggregation(3, 8)
     >>> out = layer(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]))

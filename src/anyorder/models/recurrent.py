@@ -50,7 +50,7 @@ class Readout(nn.Module):
 
 
 class RecurrentSetModel(SetModel):
-    """y = ρ(s_n), s_t = f(s_{t−1}, φ(x_t)), s_0 learned: equation 2 of the paper on ragged batches.
+    """y = ρ(s_n), s_t = f(s_{t−1}, φ(x_t)), s_0 learned: equation 2 of the paper.
 
     Args:
         cell: f with ``hidden`` units and ``layers`` layers: "rnn" (tanh), "relu-rnn", "gru" or "lstm". "relu" is the
@@ -129,7 +129,7 @@ class RecurrentSetModel(SetModel):
             self._require_width()
 
     def _require_width(self) -> None:
-        """A read-out of the user's must give ``out_features`` columns: show it the start state of one set."""
+        """Refuse a read-out of the user's that does not give ``out_features`` columns."""
         with torch.no_grad():
             out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
         if not isinstance(out, Tensor) or out.shape != (1, self.out_features):
@@ -137,7 +137,7 @@ class RecurrentSetModel(SetModel):
             raise InputError(f"readout must map a state of batch 1 to [1, {self.out_features}]; got {got}")
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """φ of every element, ``[B, T, D] -> [B, T, E]``; padding beyond ``lengths`` is not read."""
+        """φ of every element, ``[B, T, D] -> [B, T, E]``; padding is not read."""
         return self.encoder(self.filled(elements, lengths)[0])
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, return_trajectory: bool = False) -> Any:
@@ -162,7 +162,7 @@ class RecurrentSetModel(SetModel):
 def _named_recurrence(
     cell: str, features: int, size: int, other: int, learned_start: bool, gate_bias_span: float | None
 ) -> Recurrence:
-    """``size`` and ``other``: units and layers of torch's modules; state features and neurons of "relu"."""
+    """Units and layers of torch's modules; state features and neurons of "relu"."""
     options = {} if cell == "relu" else {"batch_first": True}
     module: Any = CELLS[cell](features, size, other, **options)
     if gate_bias_span is not None:
@@ -172,9 +172,10 @@ def _named_recurrence(
 
 
 def _spread_memory(module: nn.RNNBase, span: float) -> None:
-    """Draw the biases of the gates that keep the state from log U(1, span); their second bias in torch is 0.
+    """Draw the biases of the gates that keep the state from log U(1, span).
 
-    GRU: z keeps the state (rows H to 2H). LSTM: f keeps it (rows H to 2H), and i (rows 0 to H) gets −f.
+    The second bias of these gates is 0. GRU: z keeps the state (rows H to 2H). LSTM: f keeps it (rows H to 2H), and i
+    (rows 0 to H) gets −f.
     """
     h = module.hidden_size
     with torch.no_grad():

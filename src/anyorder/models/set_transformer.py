@@ -1,4 +1,4 @@
-"""The Set Transformer (Lee et al., 2019) and its blocks MAB, SAB, ISAB and PMA, with masks.
+"""The Set Transformer (Lee et al., 2019) and its blocks, with masks.
 
 A mask ``[B, T]`` is True where there is an element. The attention of an empty set is zero, so an empty set has an
 output and a gradient. Keys carry no bias: a bias shifts every score of a query alike, which a softmax ignores.
@@ -15,7 +15,7 @@ from anyorder.models.base import Embedding, SetModel
 
 
 class MAB(nn.Module):
-    """Multihead attention block: H = LN(X + Attention(X, Y, Y)), MAB(X, Y) = LN(H + relu(W H + b)).
+    """MAB(X, Y) = LN(H + relu(W H + b)), H = LN(X + Multihead(X, Y, Y)).
 
     ``queries [B, N, features]``, ``keys [B, M, features]``, ``mask [B, M]`` or None -> ``[B, N, features]``.
     """
@@ -36,7 +36,7 @@ class MAB(nn.Module):
         return self.norm_feed(hidden + F.relu(self.feed(hidden)))
 
     def attend(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-        """Multihead(X, Y, Y): softmax(Q K' / sqrt(features of a head)) V, heads side by side, then a linear map."""
+        """Multihead(X, Y, Y): softmax(Q K' / √d) V for each head, then a linear map."""
         query, key, value = (
             projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, heads, N or M, features / heads]
             for projection, x in ((self.query, queries), (self.key, keys), (self.value, keys))
@@ -50,7 +50,7 @@ class MAB(nn.Module):
 
 
 class SAB(nn.Module):
-    """Set attention block, SAB(X) = MAB(X, X): every element attends to every other, n² scores."""
+    """SAB(X) = MAB(X, X): every element attends to every other, n² scores."""
 
     def __init__(self, features: int, heads: int, layer_norm: bool = False) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SAB(nn.Module):
 
 
 class ISAB(nn.Module):
-    """Induced set attention block, ISAB(X) = MAB(X, MAB(I, X)) with m learned points I: n·m scores."""
+    """ISAB(X) = MAB(X, MAB(I, X)) with m learned points I: n·m scores."""
 
     def __init__(self, features: int, heads: int, points: int, layer_norm: bool = False) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class ISAB(nn.Module):
 
 
 class PMA(nn.Module):
-    """Pooling by multihead attention, PMA(Z) = MAB(S, relu(W Z + b)) with k learned seeds S -> ``[B, k, features]``."""
+    """PMA(Z) = MAB(S, relu(W Z + b)) with k learned seeds S: pooling to k vectors."""
 
     def __init__(self, features: int, heads: int, seeds: int, layer_norm: bool = False) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def _learned_points(count: int, features: int) -> nn.Parameter:
 
 
 class SetTransformer(SetModel):
-    """ρ(PMA(encoder(x))): attention among the elements, then attention pooling (Lee et al., 2019).
+    """ρ(PMA(encoder(x))): attention, then attention pooling (Lee et al., 2019).
 
     The encoder is ``blocks`` ISABs with ``inducing`` learned points (n·m scores), or SABs (n² scores) with
     ``inducing=None``. PMA pools into ``seeds`` vectors; several of them attend to each other once more. ρ is linear.

@@ -1,4 +1,4 @@
-"""Which sets a step reads, in what order and in what pieces; its random generators; the processes that share it."""
+"""The batches of a run, their pieces, random generators and processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyorder.models.base import sizes_of
 
 
 class Deck:
-    """Batches of set numbers, a fresh permutation each pass; the k-th batch depends on (seed, k) alone."""
+    """Batches of set numbers; the k-th batch depends on (seed, k) alone."""
 
     def __init__(self, size: int, batch_size: int, seed: int, device: torch.device) -> None:
         self.size, self.batch_size, self.seed, self.device = size, batch_size, seed, device
@@ -37,7 +37,7 @@ class Deck:
 
 
 def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
-    """Cut each set into runs of at most ``size`` elements, the last run ending at the set's own end.
+    """Runs of at most ``size`` elements of each set, the last ending at its end.
 
     Yields (elements ``[B, ≤ size, D]``, lengths ``[B]``, is it the last). The first runs hold what stands before
     each set's last ``size`` elements; a shorter set has length 0 in them.
@@ -54,7 +54,7 @@ def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tupl
 
 
 def piece_sizes(elements: Tensor, lengths: Tensor | None, size: int | None) -> list[Tensor]:
-    """The lengths ``[B]`` of each of the :func:`pieces`; with size None, of the whole sets."""
+    """The lengths ``[B]`` of each of the :func:`pieces`; size None: of whole sets."""
     lengths = sizes_of(elements, lengths)
     if size is None:
         return [lengths]
@@ -69,7 +69,7 @@ def together(one: SetData, other: SetData) -> SetData:
 
 
 def processes(device: str) -> Any:
-    """Accelerate's state of the processes that ``accelerate launch`` or torchrun started; of one without them."""
+    """Accelerate's state of the processes that a launcher started, or of one."""
     accelerate = extra("accelerate", "train", "training")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         importlib.import_module("torch._dynamo")  # optimisers import it, and imported later it keeps the group alive
@@ -79,7 +79,7 @@ def processes(device: str) -> Any:
 
 
 def _leave() -> None:
-    """End the group's threads: a thread that runs when the interpreter ends can abort a finished run."""
+    """End the group's threads, which could abort the interpreter when it ends."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""A run on disk: one file, replaced whole, from which the run continues at the step it was written."""
+"""A run on disk: one file, replaced whole, from which the run continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Checkpoint:
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def due(self) -> bool:
-        """Whether it is time to write. Several processes follow the first one's clock, now and then."""
+        """Whether it is time to write; several processes follow the first one's clock."""
         run = self.run
         now = time.monotonic() >= self._next
         if run.world == 1:
@@ -131,7 +131,7 @@ def seed_in(workdir: Any) -> int | None:
 
 
 def _settings(run: Any) -> dict[str, Any]:
-    """All that decides how a run ends: a run continues only if it is the same there and here."""
+    """All that decides how a run ends, to compare with the run in the file."""
     config = run.config.to_dict()
     return {
         **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
@@ -146,7 +146,7 @@ def _settings(run: Any) -> dict[str, Any]:
 
 
 def _describe(value: Any) -> Any:
-    """A number, or the settings of a penalty, a weight or a callable; the name of one that has no settings."""
+    """A number, or the settings of a callable; its name if it has none."""
     if value is None or isinstance(value, float):
         return value
     if isinstance(value, AdaptiveWeight):
@@ -162,7 +162,7 @@ def name_of(function: Any) -> str:
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:
-    """Its class, the arguments it was built with if it is a set model, and the shapes of its weights."""
+    """The model's class, arguments (of a set model) and shapes of weights."""
     try:
         arguments = model.config() if isinstance(model, SetModel) else {}
     except InputError:  # a module of the user's among the arguments
@@ -192,7 +192,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the global generator, which dropout draws from, inside a ``with`` block; then put it back."""
+    """Seed the global generator, for dropout, inside a ``with`` block."""
     before, outside = torch.get_rng_state(), _dropout(device).get_rng_state()
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
     if device.type != "cpu":
@@ -205,5 +205,5 @@ def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _dropout(device: torch.device) -> Any:
-    """The module that keeps the state of the generator which dropout on ``device`` draws from."""
+    """The module that keeps the state of dropout's generator on ``device``."""
     return torch if device.type == "cpu" else torch.get_device_module(device)

@@ -20,14 +20,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Of class numbers ``[B]`` or shares of the classes ``[B, K]``, of any kind of number."""
+    """The loss of class numbers ``[B]`` or shares of the classes ``[B, K]``."""
     if not target.is_floating_point():
         target = target.long() if target.dim() == 1 else target.float()
     return F.cross_entropy(output, target, reduction="none")
 
 
 def _distance(measure: Callable[..., Tensor], output: Tensor, target: Tensor) -> Tensor:
-    """``measure`` of each output to its own target; torch would broadcast other shapes."""
+    """``measure`` of each output to its own target; nothing is broadcast."""
     if output.shape != target.shape:
         raise InputError(f"targets must have the shape of the outputs, {list(output.shape)}; got {list(target.shape)}")
     kind = torch.promote_types(torch.promote_types(output.dtype, target.dtype), torch.float32)
@@ -153,7 +153,7 @@ class TrainConfig:
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=self.weight_decay, **fused)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer, steps: int, *, validated: bool) -> Any:
-        """The schedule of a run of ``steps``; a plateau is of the validation metric if there is one."""
+        """The schedule of a run of ``steps``; "plateau" follows validation if there is any."""
         if self.schedule == "one-cycle":
             cycles = self.optimizer in ("adam", "adamw", "sgd")  # leave the momentum of other optimisers alone
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, cycle_momentum=cycles)
@@ -165,7 +165,7 @@ class TrainConfig:
 
 @dataclass
 class TrainResult:
-    """The history of a run; the model holds its best weights (without validation: the last ones).
+    """The history of a run; the model holds its best weights.
 
     ``history``: a dict for each epoch with ``epoch``, ``step``, ``loss``, ``penalty``, ``penalty_weight``, ``gap``,
     ``validation``, ``learning_rate``, ``samples_per_second``, ``seconds``; None where nothing was measured.

@@ -1,4 +1,4 @@
-"""One training loop: task loss plus penalty, on one process or several, resumable to the step.
+"""One training loop: task loss plus penalty, resumable to the step.
 
 A run is a pure function of its data, its :class:`TrainConfig` and the weights it starts from. Batches depend on
 (seed, step) alone and random draws on generators of the loop's own. So a run that is killed and started again in the
@@ -46,7 +46,7 @@ _WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
 
 
 class Objective(nn.Module):
-    """Task output and penalty in one forward, the module to wrap for data parallelism or compilation.
+    """Task output and penalty in one forward, to wrap or compile as one module.
 
     ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
     reuses the trajectory of the pass; with ``penalty_on = (elements, lengths)`` it is taken on these (unlabeled) sets
@@ -105,7 +105,9 @@ def train(
     progress: bool | None = None,
     log: Callable[[Record], None] | None = None,
 ) -> TrainResult:
-    """Minimise mean task loss + ``penalty_weight`` · penalty; ``model`` keeps its best weights.
+    """The history of a training of ``model``, which keeps its best weights.
+
+    Minimises mean task loss + ``penalty_weight`` · penalty.
 
     Args:
         loss: A name of :data:`LOSSES`, or a callable (outputs, targets) -> a scalar mean or one value a set.
@@ -149,7 +151,7 @@ def train(
 
 @dataclass
 class _Run:
-    """A run in progress: the arguments of :func:`train`, everything that changes, and how to take a step."""
+    """A run in progress: the arguments of :func:`train` and all that changes."""
 
     model: nn.Module
     loss: Any
@@ -292,7 +294,7 @@ class _Run:
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
     ) -> tuple[Tensor, Tensor]:
-        """Add the gradients of the weighted sum; returns task loss and penalty (0 at weight 0)."""
+        """Task loss and penalty (0 at weight 0), once their gradients are added."""
         objective = self.objective if weight else self.plain
         with self._autocast():
             output, penalty = objective(*batch, self.draws, penalty_on)
@@ -306,7 +308,7 @@ class _Run:
     def _window_by_window(
         self, batch: Batch, weight: float, index: Tensor | None, share: float
     ) -> tuple[Tensor, Tensor]:
-        """The same by truncated backpropagation, with the loss at the end if ``index`` is given.
+        """The same by truncated backpropagation; no loss without ``index``.
 
         Each window's graph is freed before the next is scanned. Penalised windows run in full precision.
         """
@@ -371,7 +373,7 @@ class _Run:
         return mine, len(mine) / len(index)
 
     def _pairs(self, batch: Batch) -> Tensor:
-        """How many (set, window) pairs of a batch hold two elements or more, and so have a penalty."""
+        """How many (set, window) pairs of a batch hold two elements or more."""
         windows = [sizes for sizes in piece_sizes(*batch, self.config.truncate) if self._has_mates(sizes)]
         return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
 
@@ -390,7 +392,7 @@ class _Run:
         return nullcontext() if self.precision is None else torch.autocast(self.device.type, self.precision)
 
     def _gap(self, batch: Batch, draws: torch.Generator) -> float | None:
-        """The order gap of the first sets of a batch in eval mode; None where no two of them have a pair.
+        """The order gap of a batch's first sets; None if no two of them have a pair.
 
         With ``config.truncate`` no more elements are read than in a step, but two sets at least.
         """
@@ -407,7 +409,7 @@ class _Run:
         return float(gap)
 
     def _gap_of_batch(self, batch: Batch) -> float:
-        """The order gap of a global batch, else of the fixed sets; NaN where neither can be measured."""
+        """The order gap of a global batch, else of the fixed sets, else NaN."""
         gap = self._gap(batch, self.draws)
         known = torch.tensor([gap or 0.0, gap is not None], dtype=torch.float64, device=self.device)
         total, count = summed(known).tolist()
@@ -519,7 +521,7 @@ class _Run:
         return value > best if self.config.maximize else value < best
 
     def _validate(self) -> float | None:
-        """The validation metric, in full precision as the model will be used; each process predicts its part."""
+        """The validation metric, always in full precision."""
         if self.validation is None:
             return None
         assert self.validation.targets is not None
@@ -565,7 +567,7 @@ def has_recurrence(model: nn.Module) -> bool:
 
 
 def reads_in_windows(model: nn.Module) -> bool:
-    """Whether a model can be trained by truncated backpropagation: it encodes, scans and reads out."""
+    """Whether truncated backpropagation works: the model encodes, scans, reads out."""
     return has_recurrence(model) and hasattr(getattr(model, "inner", model), "readout")
 
 

@@ -1,4 +1,4 @@
-"""The outputs of a model on many sets: batches of similar size, mean over random orderings."""
+"""The outputs of a model on many sets."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def predict(
     finish: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 1024,
 ) -> Tensor:
-    """The model's outputs ``[N, K]`` in eval mode: in the given order, or the mean over random ``orderings``.
+    """The model's outputs ``[N, K]`` in eval mode.
 
-    ``finish`` (softmax, say) is applied to each output before the mean. Sets of similar size share a batch of at most
-    2¹⁷ elements, so long sets cost time, not memory.
+    With ``orderings`` above 1 they are means over random orderings. ``finish`` (softmax, say) is applied to each output
+    before the mean. Sets of similar size share a batch of at most 2¹⁷ elements, so long sets cost time, not memory.
 
     >>> import anyorder as ao
     >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
@@ -73,7 +73,7 @@ def orderings_of(
 
 
 def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs ``[B, 1]`` as ``[B]`` where targets are, so that no loss broadcasts them to ``[B, B]``."""
+    """Outputs ``[B, 1]`` as ``[B]`` where targets are: no loss broadcasts them."""
     if targets.dim() == 1 and output.dim() == 2 and output.shape[1] == 1:
         output = output[:, 0]
     return output, targets

@@ -27,7 +27,7 @@ def describe(record: Record) -> str:
 
 
 class Journal:
-    """Reports each epoch: on stderr, as a JSON object in ``workdir/log.jsonl``, to TensorBoard and to ``log``.
+    """Reports each epoch: stderr, ``workdir/log.jsonl``, TensorBoard and ``log``.
 
     On a terminal one line is rewritten, with the time left; elsewhere a line is printed every two seconds. A run that
     continues rewrites ``log.jsonl`` from the epochs of its checkpoint. Of several processes only the first reports.
