@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -76,7 +77,13 @@ def test_the_ending_alone_says_what_separates_columns(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "form", [pa.Table.from_pandas, lambda rows: rows.to_dict("list"), lambda rows: rows.to_dict("records")]
+    "form",
+    [
+        pa.Table.from_pandas,
+        lambda rows: rows.to_dict("list"),
+        lambda rows: rows.to_dict("records"),
+        lambda rows: SimpleNamespace(to_arrow=lambda: pa.Table.from_pandas(rows)),  # as polars has it
+    ],
 )
 def test_other_forms_of_a_frame_are_read_alike(form):
     assert torch.equal(read_table(form(frame()), **VISIT)[0].elements, read_table(frame(), **VISIT)[0].elements)
