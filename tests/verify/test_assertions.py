@@ -93,6 +93,9 @@ def test_padding(ragged):
         assert_padding_invariant(lambda e, lengths: e.sum(1), elements, lengths)
     with pytest.raises(AssertionError, match="depends on padding"):  # extra zeros are felt
         assert_padding_invariant(lambda e, lengths: masked_sum(e, lengths) + e.shape[1], elements, lengths, fills=(0,))
+    full = torch.full((6,), 8)
+    with pytest.raises(AssertionError, match="depends on padding"):  # sets without padding get some
+        assert_padding_invariant(lambda e, lengths: masked_sum(e, lengths) + (e.shape[1] > 8), elements, full)
     with pytest.raises(AssertionError) as failure:  # the batch is felt
         assert_padding_invariant(
             lambda e, lengths: masked_sum(e, lengths) - masked_sum(e, lengths).mean(0), elements, lengths
@@ -149,6 +152,19 @@ def test_chunk_failure_shows_both_outputs(ragged):
         "  set 0, all at once: [4.0]\n"
         "  set 0, in chunks of 2: [2.0]"
     )
+
+
+def test_nan_in_chunks_is_a_failure():
+    class Fragile(type(known.sum())):
+        """NaN wherever a scan goes on from a state."""
+
+        def scan_encoded(self, elements, lengths=None, *, state=None, **options):
+            return super().scan_encoded(elements * float("nan") if state.any() else elements, lengths, **options)
+
+    r = known.sum()
+    r.__class__ = Fragile
+    with pytest.raises(AssertionError, match="depends on the chunks"):
+        assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(2,))
 
 
 def test_chunk_refusals(ragged):

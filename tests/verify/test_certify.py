@@ -115,9 +115,16 @@ def test_closed_needs_room_for_the_swap():
     assert not ao.certify(r, alphabet, max_length=3).invariant
 
 
-def test_states_that_repeat_do_not_close_a_read_out_that_will_disagree():
+@pytest.mark.parametrize(
+    ("table", "fold"),
+    [
+        ([[1, 2], [0, 3], [3, 1], [1, 0]], [0.0, 0.0, 0.0, 1.0]),
+        ([[3, 5], [4, 5], [0, 4], [0, 4], [3, 1], [1, 5]], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),  # a swap alone never does
+    ],
+)
+def test_states_that_repeat_do_not_close_a_read_out_that_will_disagree(table, fold):
     """All states are known after 3 letters and every read-out agrees so far, yet longer multisets disagree."""
-    table, fold = torch.tensor([[1, 2], [0, 3], [3, 1], [1, 0]]), torch.tensor([0.0, 0.0, 0.0, 1.0])
+    table, fold = torch.tensor(table), torch.tensor(fold)
     r, alphabet = automaton(table), torch.tensor([[0.0], [1.0]])
     proof = ao.certify(r, alphabet, max_length=3, readout=lambda state: fold[state.long()])
     assert proof.invariant
@@ -140,6 +147,18 @@ def test_a_swap_at_the_very_end_is_seen(place):
     proof = ao.certify(r, BITS, max_length=place + 1)
     assert not proof.invariant
     assert len(proof.counterexample[0]) == place + 1
+
+
+def test_the_largest_gap_may_be_of_a_short_multiset():
+    """The second element counts, once it is read; the third makes the state forget it."""
+
+    def second(element, state):
+        count, kept = state
+        return count + 1, torch.where(count == 1, element, torch.zeros_like(kept))
+
+    proof = ao.certify(ao.recurrence(second, start=(torch.zeros(1, 1), torch.zeros(1, 1))), BITS, max_length=5)
+    assert proof.max_gap == 1.0
+    assert [len(word) for word in proof.counterexample] == [2, 2]
 
 
 def test_tolerance_and_readout():
