@@ -305,6 +305,11 @@ def test_to_dict_is_json():
     assert figures["verdict"] == str(report)
 
 
+def test_the_spread_is_the_mean_difference_of_all_pairs():
+    x = np.array([0.0, 5.0, 1.0]).reshape(3, 1, 1)
+    assert ao.audit(total, x, search=0, generator=rng()).spread == pytest.approx((5 + 1 + 4) / 3)
+
+
 def test_regression_scores():
     x = np.random.default_rng(0).standard_normal((300, 5, 1))
     report = ao.audit(last, x, labels=x[:, -1, 0], generator=rng())
