@@ -518,7 +518,7 @@ def demo(out: Path = Option(Path("demo"), help="Folder for the page.")) -> None:
 
 @app.command(epilog=_EXAMPLE + "report results")
 def report(folder: str = Argument("results", help="Folder of the rows.")) -> None:
-    """Write RESULTS.md, report.html and labels.svg from the rows in a folder."""
+    """Write RESULTS.md and report.html from the rows in a folder."""
     from anyorder.paper.report.page import write_report
 
     for path in write_report(folder):
