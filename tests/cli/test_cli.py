@@ -111,6 +111,7 @@ def here(table, trained):
 # --- the documentation
 
 
+@pytest.mark.slow
 def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(succeed, tmp_path):
     """Write a CSV, train, predict, audit, export, stream the same rows: docs/tables.md, block by block."""
     names: dict = {}

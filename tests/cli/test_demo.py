@@ -1,10 +1,12 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import anyorder.cli.demo as demo
 
 
+@pytest.mark.slow
 def test_a_short_demonstration_writes_its_page_and_says_what_it_did(tmp_path: Path) -> None:
     said: list[str] = []
     page = demo.run(tmp_path / "out", epochs=1, say=said.append)

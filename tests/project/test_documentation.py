@@ -38,6 +38,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [name for name, script in SCRIPTS.items() if script])
 def test_every_python_block_runs(page: str, tmp_path: Path) -> None:
     done = run([sys.executable, "-c", "import torch; torch.set_num_threads(1)\n" + SCRIPTS[page]], tmp_path)
@@ -49,6 +50,7 @@ def test_pages_run_elsewhere_are_read_there() -> None:
         assert page in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     done = run([sys.executable, str(example)], tmp_path)

@@ -82,7 +82,7 @@ def test_the_base_works_where_nothing_else_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     gap, *missing = done.stdout.splitlines()
-    assert re.search(r"0\.\d", gap)
+    assert re.search(r"\d\.\d", gap)
     extras = [re.search(r"pip install 'anyorder\[(\w+)\]'$", line)[1] for line in missing]
     assert extras == ["tables", "train", "tables"]
 

@@ -70,7 +70,7 @@ def test_the_table_goes_between_its_marks(tmp_path):
 
 
 def test_every_figure_is_shown_on_a_page(tmp_path):
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     for figure in (ROOT / "docs" / "figures").iterdir():
         assert f"figures/{figure.name}" in pages
     compactness.draw({4: 5, 8: 12}, tmp_path)
