@@ -112,6 +112,7 @@ def test_estimators_with_and_without_probabilities():
     hard = ao.audit(Hard(), sets, labels=labels, generator=rng())
     assert hard.task == "classification"
     assert hard.flip_rate == report.flip_rate
+    assert hard.accuracy == 1.0
     assert hard.output_gap == pytest.approx(hard.flip_rate)  # one column a class, two change by 1 of 2
     bound = ao.audit(Estimator().predict_proba, sets, generator=rng())
     assert bound.output_gap == report.output_gap
@@ -239,6 +240,12 @@ def test_padding_is_never_read():
     for predict in (ao.DeepSets(2, 3), last, lambda e: e.mean(1)):
         clean = ao.audit(predict, x, lengths, orderings=2, search=0, generator=rng())
         assert ao.audit(predict, dirty, lengths, orderings=2, search=0, generator=rng()).output_gap == clean.output_gap
+
+
+@pytest.mark.parametrize("x", [np.full((3, 4, 1), 7.0), torch.full((3, 4, 1), 7.0)], ids=["numpy", "torch"])
+def test_padding_is_zero(x):
+    report = ao.audit(lambda e, n: e.sum(1), x, [4, 1, 2], labels=[28, 7, 14], search=0, generator=rng())
+    assert report.rmse == 0
 
 
 def test_a_predictor_that_writes_into_its_input_changes_nothing():
