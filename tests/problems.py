@@ -50,7 +50,6 @@ RECURRENCES: dict[str, Callable[[], Recurrence]] = {
     "gru-3-layers": lambda: ao.recurrence(nn.GRU(2, 4, num_layers=3, batch_first=True)),
     "lstm": lambda: ao.recurrence(nn.LSTM(2, 4, batch_first=True)),
     "lstm-2-layers": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2, batch_first=True)),
-    "lstm-projected": lambda: ao.recurrence(nn.LSTM(2, 4, num_layers=2, proj_size=3, batch_first=True)),
     "rnn-cell": lambda: ao.recurrence(nn.RNNCell(2, 4)),
     "gru-cell": lambda: ao.recurrence(nn.GRUCell(2, 4)),
     "lstm-cell": lambda: ao.recurrence(nn.LSTMCell(2, 4)),

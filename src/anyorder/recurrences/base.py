@@ -11,7 +11,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -138,11 +137,8 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, step: Step, start: Any) -> None:
         super().__init__(start)
-        inner = step
-        while isinstance(inner, partial):
-            inner = inner.func
-        owner = getattr(inner, "__self__", inner)
-        if isinstance(owner, nn.Module) and owner is not step:  # own the module behind a bound method or a partial
+        owner = getattr(step, "__self__", step)
+        if isinstance(owner, nn.Module) and owner is not step:  # own the module behind a bound method
             self._owner = owner
         self._step = step
         modules = owner.modules() if isinstance(owner, nn.Module) else ()
@@ -152,17 +148,11 @@ class StepRecurrence(Recurrence):
         with modules_off(self._may_drop):
             return self._checked(element, state)
 
-    def output(self, state: State) -> State:
-        return state[0] if isinstance(self._step, nn.LSTMCell) else state
-
-    def _zeros(self, batch_size: int) -> State:
-        zeros = next(self._step.parameters()).new_zeros(batch_size, self._step.hidden_size)  # type: ignore[attr-defined]
-        return (zeros, zeros.clone()) if isinstance(self._step, nn.LSTMCell) else zeros
-
     def _checked(self, element: Tensor, state: State) -> State:
-        versions = _versions(element, state)
+        compiling = torch.compiler.is_compiling()
+        before = [] if compiling else _versions(element, state)
         new = self._step(element, tree_map(lambda leaf: leaf, state))  # a dict or list that the step may change
-        if versions != _versions(element, state):
+        if not compiling and before != _versions(element, state):
             raise InputError(
                 "step must not write into its element or state, which the trajectory keeps; make new tensors, "
                 "e.g. state + element in place of state += element"
@@ -176,7 +166,8 @@ class StepRecurrence(Recurrence):
     ) -> tuple[State, Select, bool]:
         dropout = dropout and any(m.training for m in self._may_drop)
         step = self._checked if dropout else self.step
-        randomness = _randomness(rows.device) if dropout else None
+        watched = dropout and not torch.compiler.is_compiling()
+        randomness = _randomness(rows.device) if watched else None
         state = layout.sort(start)
         steps: list[State] = []
         finished: list[State] = []  # states of sets that have ended, longest last
@@ -190,10 +181,7 @@ class StepRecurrence(Recurrence):
             steps.append(state)
         parts = [state, *reversed(finished)]
         last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
-        if randomness is None:  # without dropout, or while compiling
-            dropped = dropout and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self._may_drop)
-        else:
-            dropped = not torch.equal(randomness, _randomness(rows.device))  # type: ignore[arg-type]
+        dropped = dropout if randomness is None else not torch.equal(randomness, _randomness(rows.device))
         return layout.unsort(last), joined(steps).select, dropped
 
 
@@ -203,7 +191,7 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     Args:
         wrapped: nn.RNN, nn.GRU, nn.LSTM of any number of layers, one of their cells, or a callable. Its module is
             owned, also behind a bound method, and its dropout is off in ``step``. A cell with hooks or a ``forward``
-            of its own runs step by step. A module may not hold the recurrence of its own bound method: pass
+            of its own is such a callable. A module may not hold the recurrence of its own bound method: pass
             ``lambda element, state: self.step(element, state)``.
         start: a state of batch 1 (parameters are learned) or a callable(batch_size), which is owned if it is a
             module. torch's modules start at zeros by default; an own step needs ``start``.
@@ -223,7 +211,7 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
         from anyorder.recurrences.torch_modules import NativeRecurrence
 
         return NativeRecurrence(wrapped, start)
-    if isinstance(wrapped, type) or not callable(wrapped) or (start is None and not isinstance(wrapped, _CELLS)):
+    if isinstance(wrapped, type) or not callable(wrapped) or start is None:
         raise InputTypeError(
             "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or step(element, state) with start=, a "
             f"state of batch 1 or a callable(batch_size); got {wrapped!r} with start={start!r}"
@@ -237,6 +225,8 @@ def _refusal(wrapped: Any, start: Any) -> str | None:
         return "it has its start state already; wrap the module or the step itself"
     if getattr(wrapped, "bidirectional", False):
         return "a bidirectional module reads each set from both ends, so it has no state after a prefix"
+    if getattr(wrapped, "proj_size", 0):
+        return "a projected LSTM (proj_size) is not supported; project its output yourself"
     if isinstance(wrapped, _SEQUENCES) and _own_forward(wrapped):
         return "it has hooks or a forward of its own, which a scan would skip; wrap its step, or a cell"
     return None
@@ -269,17 +259,12 @@ def shapes(state: State) -> Any:
 
 
 def _versions(element: Tensor, state: State) -> list[int]:
-    """How often each tensor was written to; empty where torch does not count."""
-    if torch.compiler.is_compiling():
-        return []
-    leaves = [element, *tree_leaves(state)]
-    return [leaf._version for leaf in leaves if not leaf.is_inference()]
+    """How often each tensor was written to; of tensors of inference mode torch keeps no count."""
+    return [leaf._version for leaf in (element, *tree_leaves(state)) if not leaf.is_inference()]
 
 
-def _randomness(device: torch.device) -> Tensor | None:
-    """The state of the generator that dropout draws from; None while compiling."""
-    if torch.compiler.is_compiling():
-        return None
+def _randomness(device: torch.device) -> Tensor:
+    """The state of the generator that dropout draws from."""
     return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
 

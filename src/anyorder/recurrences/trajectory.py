@@ -1,7 +1,4 @@
-"""What a scan leaves behind: the states that it passed, kept as rows and gathered when they are read.
-
-A state is a tensor or a nested tuple, list or dict of tensors, batch axis first.
-"""
+"""What a scan leaves behind: the states that it passed, kept as rows and gathered when they are read."""
 
 from __future__ import annotations
 
@@ -89,14 +86,13 @@ class Trajectory:
         batch, longest = self.elements.shape[:2]
         index = torch.as_tensor(index, device=self.elements.device)
         whole = not index.is_floating_point() and index.dtype != torch.bool
-        fits = whole and index.dim() in (1, 2) and index.shape[0] == batch
         index = index.long()
+        fits = whole and index.dim() in (1, 2) and len(index) == batch
         if fits and not torch.compiler.is_compiling():
             fits = bool(((index >= 0) & (index <= longest)).all())
         if not fits:
             raise InputError(
-                f"index must be whole numbers from 0 to T = {longest} of shape [{batch}] or [{batch}, P]; "
-                f"got shape {list(index.shape)} with values {index.flatten()[:8].tolist()}"
+                f"index must be whole numbers from 0 to T = {longest} of shape [{batch}] or [{batch}, P]; got {index}"
             )
         rows = torch.arange(batch, device=index.device)
         if index.dim() == 2:
@@ -158,16 +154,6 @@ class Layout:
         taken = torch.arange(self.batch, device=self.device) < sizes[:, None]  # [longest in the batch, B]
         time, place = taken.nonzero(as_tuple=True)
         return elements[self.order[place], time]
-
-    def previous(self, first: Tensor, rows: Tensor) -> Tensor:
-        """The row before each row: ``first [B, …]`` before the first step, then ``rows`` of the step before."""
-        if not self.ragged:
-            return torch.cat([first, rows[: -self.batch]])
-        counts = torch.tensor(self.sizes, device=self.device)
-        time = torch.arange(len(self.sizes), device=self.device).repeat_interleave(counts)
-        place = torch.arange(len(rows), device=self.device) - self.offset[time]
-        before = self.offset[time[self.sizes[0] :] - 1] + place[self.sizes[0] :]
-        return torch.cat([first[self.order[: self.sizes[0]]], rows.index_select(0, before)])
 
     def sort(self, state: State) -> State:
         """A state of the batch with the longest set first."""

@@ -11,17 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from anyorder.recurrences.kernels.scan import (
-    add_product,
-    affine,
-    differentiable_backward,
-    product,
-    rounded,
-    rounded_to,
-    rows_before,
-    stretches,
-)
+from anyorder.recurrences.kernels.scan import add_product, affine, product, rounded, rounded_to, rows_before, stretches
 
 
 def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -33,7 +25,7 @@ def scan(rows: Tensor, sizes: Sequence[int], first: Tensor, weights: Sequence[Te
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or (w_hh.new_zeros(len(w_hh)), w_hh.new_zeros(len(w_hh)))
-    return _Scan.apply(rows, first, w_ih, w_hh, b_ih, b_hh, sizes, rounded_to())
+    return _Scan.apply(sizes, rounded_to(), rows, first, w_ih, w_hh, b_ih, b_hh)
 
 
 class _Scan(torch.autograd.Function):
@@ -41,16 +33,9 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        first: Tensor,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor,
-        b_hh: Tensor,
-        sizes: Sequence[int],
-        precision: torch.dtype | None,
+        ctx: Any, sizes: Sequence[int], precision: torch.dtype | None, rows: Tensor, first: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
+        w_ih, w_hh, b_ih, b_hh = weights
         hidden = w_hh.shape[1]
         states = rows.new_empty(len(rows), hidden)
         last = first.clone()
@@ -80,19 +65,16 @@ class _Scan(torch.autograd.Function):
         last[: len(state)] = state
         ctx.sizes, ctx.precision = sizes, precision
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(rows, first, w_ih, w_hh, b_ih, b_hh, states, *kept)
+        ctx.save_for_backward(rows, first, w_ih, w_hh, states, *kept)
         return states, last
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, to_states: Tensor | None, to_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        rows, first, w_ih, w_hh, b_ih, b_hh, states, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
-            weights, asked = (w_ih, w_hh, b_ih, b_hh), (to_states, to_last)
-            wanted = ctx.needs_input_grad
-            return *differentiable_backward(_cell, rows, [first], weights, wanted, ctx.sizes, asked), None, None
+        rows, first, w_ih, w_hh, states, *kept = ctx.saved_tensors
         hidden = w_hh.shape[1]
         inward, recurrent = rounded(ctx.precision, w_ih, w_hh)
-        to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        to_rows = torch.empty_like(rows) if ctx.needs_input_grad[2] else None
         to_w_ih, to_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
         to_b_ih, to_b_hh = w_hh.new_zeros(3 * hidden), w_hh.new_zeros(3 * hidden)
         carried = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
@@ -129,8 +111,4 @@ class _Scan(torch.autograd.Function):
             to_b_ih += flat.sum(0)
             if to_rows is not None:
                 product(flat, inward, out=to_rows[span])
-        return to_rows, carried, to_w_ih, to_w_hh, to_b_ih, to_b_hh, None, None
-
-
-def _cell(row: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.gru_cell(row, state[0], *weights)]
+        return None, None, to_rows, carried, to_w_ih, to_w_hh, to_b_ih, to_b_hh

@@ -11,17 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from anyorder.recurrences.kernels.scan import (
-    add_product,
-    affine,
-    differentiable_backward,
-    product,
-    rounded,
-    rounded_to,
-    rows_before,
-    stretches,
-)
+from anyorder.recurrences.kernels.scan import add_product, affine, product, rounded, rounded_to, rows_before, stretches
 
 
 def scan(
@@ -29,13 +21,11 @@ def scan(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """h and c after each row ``[sum of sizes, H]``, then each set's last h and c ``[B, H]``.
 
-    ``rows [sum of sizes, D]`` are time-major; step t reads ``sizes[t]`` of them, never more than the step before.
-    ``first``, h and c ``[B, H]``, may hold sets without any row. ``weights``: w_ih, w_hh and, if there are any,
-    b_ih, b_hh, as torch.lstm takes them (without a projection).
+    The arguments are those of the scan of a GRU, with the pair h and c as ``first``.
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or (w_hh.new_zeros(len(w_hh)), w_hh.new_zeros(len(w_hh)))
-    return _Scan.apply(rows, *first, w_ih, w_hh, b_ih, b_hh, sizes, rounded_to())
+    return _Scan.apply(sizes, rounded_to(), rows, *first, w_ih, w_hh, b_ih, b_hh)
 
 
 class _Scan(torch.autograd.Function):
@@ -43,17 +33,9 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        first_h: Tensor,
-        first_c: Tensor,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor,
-        b_hh: Tensor,
-        sizes: Sequence[int],
-        precision: torch.dtype | None,
+        ctx: Any, sizes: Sequence[int], precision: torch.dtype | None, rows: Tensor, *first_and_weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        first_h, first_c, w_ih, w_hh, b_ih, b_hh = first_and_weights
         hidden = w_hh.shape[1]
         every_h, every_c = rows.new_empty(2, len(rows), hidden)
         last_h, last_c = first_h.clone(), first_c.clone()
@@ -83,19 +65,17 @@ class _Scan(torch.autograd.Function):
         last_h[: len(h)], last_c[: len(h)] = h, c
         ctx.sizes, ctx.precision = sizes, precision
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(rows, first_h, first_c, w_ih, w_hh, b_ih, b_hh, every_h, every_c, *kept)
+        ctx.save_for_backward(rows, first_h, first_c, w_ih, w_hh, every_h, every_c, *kept)
         return every_h, every_c, last_h, last_c
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        rows, first_h, first_c, w_ih, w_hh, b_ih, b_hh, every_h, every_c, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
-            first, weights, wanted = (first_h, first_c), (w_ih, w_hh, b_ih, b_hh), ctx.needs_input_grad
-            return *differentiable_backward(_cell, rows, first, weights, wanted, ctx.sizes, given), None, None
+        rows, first_h, first_c, w_ih, w_hh, every_h, every_c, *kept = ctx.saved_tensors
         to_h, to_c, to_last_h, to_last_c = given
         hidden = w_hh.shape[1]
         inward, recurrent = rounded(ctx.precision, w_ih, w_hh)
-        to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        to_rows = torch.empty_like(rows) if ctx.needs_input_grad[2] else None
         to_w_ih, to_w_hh = torch.zeros_like(w_ih), torch.zeros_like(w_hh)
         to_bias = w_hh.new_zeros(4 * hidden)
         # Gradients of the running h and c.
@@ -138,8 +118,4 @@ class _Scan(torch.autograd.Function):
             to_bias += flat.sum(0)
             if to_rows is not None:
                 product(flat, inward, out=to_rows[span])
-        return to_rows, carried_h, carried_c, to_w_ih, to_w_hh, to_bias, to_bias.clone(), None, None
-
-
-def _cell(row: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    return torch.lstm_cell(row, list(state), *weights)
+        return None, None, to_rows, carried_h, carried_c, to_w_ih, to_w_hh, to_bias, to_bias.clone()

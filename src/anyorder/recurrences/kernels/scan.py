@@ -10,7 +10,7 @@ and their gradients stay in the precision of the weights, so that small changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -82,33 +82,3 @@ def stretches(sizes: Sequence[int], width: int) -> Iterator[range]:
 def rows_before(first: Tensor, states: Tensor, steps: range, sizes: Sequence[int], offsets: Sequence[int]) -> Tensor:
     """The states that the rows of ``steps`` were computed from: ``first``, or those of the step before."""
     return torch.cat([states[offsets[t - 1] :][: sizes[t]] if t else first[: sizes[0]] for t in steps])
-
-
-def differentiable_backward(
-    cell: Callable[..., Sequence[Tensor]],
-    rows: Tensor,
-    first: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    wanted: Sequence[bool],
-    sizes: Sequence[int],
-    given: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """Gradients of ``rows``, ``first`` and ``weights`` by torch's own cell, so that they can be differentiated again.
-
-    ``cell(row, state, weights) -> state``, where a state is as many tensors as ``first``; ``given`` are the gradients
-    of their rows and then of their last ones; ``wanted`` tells which of the inputs have a gradient.
-    """
-    inputs = [t.view_as(t) for t in (rows, *first, *weights)]  # one may depend on another: direct gradients alone
-    rows, first, weights = inputs[0], inputs[1 : 1 + len(first)], inputs[1 + len(first) :]
-    state, steps, ended = [leaf[: sizes[0]] for leaf in first], [], [[leaf[sizes[0] :] for leaf in first]]
-    for part in rows.split(list(sizes)):
-        ended.append([leaf[len(part) :] for leaf in state])
-        state = list(cell(part, [leaf[: len(part)] for leaf in state], weights))
-        steps.append(state)
-    passed = [torch.cat(leaves) for leaves in zip(*steps, strict=True)]
-    last = [torch.cat(leaves) for leaves in zip(state, *reversed(ended), strict=True)]
-    pairs = [(out, to) for out, to in zip([*passed, *last], given, strict=True) if to is not None]
-    asked = [tensor for tensor, want in zip(inputs, wanted, strict=False) if want]
-    reached, cotangents = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(reached, asked, cotangents, create_graph=True))
-    return [next(found) if want else None for want in wanted[: len(inputs)]]
