@@ -32,17 +32,6 @@ def test_order(ragged, generator):
         assert_order_invariant(ao.RecurrentSetModel(2, 3), elements, lengths, generator=generator)
 
 
-def test_order_failure_shows_both_orders_and_outputs(generator):
-    x = torch.tensor([[[5.0], [5.0]], [[1.0], [2.0]]])
-    with pytest.raises(AssertionError) as failure:
-        assert_order_invariant(lambda e: e[:, -1], x, generator=generator)
-    assert str(failure.value) == (
-        "the output depends on the order of the elements (largest difference 1, allowed 1e-05)\n"
-        "  set 1, order [0, 1] (given): [2.0]\n"
-        "  set 1, order [1, 0]: [1.0]"
-    )
-
-
 def test_order_tolerances(generator):
     x = torch.tensor([[[100.0], [101.0]]])
     assert_order_invariant(lambda e: e[:, -1], x, atol=1.0, generator=generator)
@@ -138,13 +127,14 @@ def test_chunks_of_sets_whose_padding_holds_anything():
 
 def test_chunk_failure_shows_both_outputs(ragged):
     class Forgetful(type(known.sum())):
-        """Starts anew with every scan."""
+        """Forgets the state that it should go on from."""
 
         def scan_encoded(self, elements, lengths=None, *, state=None, **options):
-            return super().scan_encoded(elements, lengths, state=None, **options)
+            scale = 1.0 if state is None or not state.any() else self.scale
+            return super().scan_encoded(scale * elements, lengths, state=None, **options)
 
     r = known.sum()
-    r.__class__ = Forgetful
+    r.__class__, r.scale = Forgetful, 1.0
     with pytest.raises(AssertionError) as failure:
         assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(2,))
     assert str(failure.value) == (
@@ -152,23 +142,8 @@ def test_chunk_failure_shows_both_outputs(ragged):
         "  set 0, all at once: [4.0]\n"
         "  set 0, in chunks of 2: [2.0]"
     )
-
-
-def test_nan_in_chunks_is_a_failure():
-    class Fragile(type(known.sum())):
-        """NaN wherever a scan goes on from a state."""
-
-        def scan_encoded(self, elements, lengths=None, *, state=None, **options):
-            return super().scan_encoded(elements * float("nan") if state.any() else elements, lengths, **options)
-
-    r = known.sum()
-    r.__class__ = Fragile
+    r.scale = float("nan")
     with pytest.raises(AssertionError, match="depends on the chunks"):
         assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(2,))
-
-
-def test_chunk_refusals(ragged):
-    with pytest.raises(ao.checks.InputTypeError, match="recurrence takes"):
-        assert_chunking_invariant(3, *ragged)
     with pytest.raises(ao.checks.InputError, match="chunks must be"):
-        assert_chunking_invariant(nn.GRU(2, 2, batch_first=True), *ragged, chunks=(0,))
+        assert_chunking_invariant(r, torch.ones(1, 4, 1), chunks=(0,))

@@ -121,12 +121,17 @@ def assert_chunking_invariant(
     owned = isinstance(getattr(model, "recurrence", None), Recurrence)
     r = model.recurrence if owned else recurrence(model)
     elements, known = checked_batch(elements, lengths, batch_first=owned or r.batch_first)
-    sizes = torch.full((elements.shape[0],), elements.shape[1], device=elements.device) if known is None else known
+    batch, longest = elements.shape[:2]
+    sizes = torch.full((batch,), longest, device=elements.device) if known is None else known
     elements = filled(elements, known)  # an encoder reads the padding too
 
-    def read(piece: Tensor, sizes: Tensor, state: State) -> State:
-        piece = model.encode(piece) if owned else piece
-        return r.scan_encoded(piece, sizes, state=state).last
+    def read(chunk: int) -> State:
+        state: State = r.start(batch)
+        for begin in range(0, longest, chunk):
+            piece = elements[:, begin : begin + chunk]
+            here = (sizes - begin).clamp(0, piece.shape[1])
+            state = r.scan_encoded(model.encode(piece) if owned else piece, here, state=state).last
+        return state
 
     def numbers(state: State) -> np.ndarray:
         output = model.readout(state) if owned else state
@@ -134,14 +139,11 @@ def assert_chunking_invariant(
         return torch.cat(leaves, dim=1).numpy()
 
     with torch.no_grad(), evaluating(model, r):
-        whole = numbers(read(elements, sizes, r.start(elements.shape[0])))
+        whole = numbers(read(max(1, longest)))
         for size in chunks:
-            state: State = r.start(elements.shape[0])
-            for begin in range(0, elements.shape[1], whole_number("chunks", size)):
-                piece = elements[:, begin : begin + size]
-                state = read(piece, (sizes - begin).clamp(0, piece.shape[1]), state)
+            found = numbers(read(whole_number("chunks", size)))
             inputs = "all at once", f"in chunks of {size}"
-            _require_same("the chunks", whole, numbers(state), atol, rtol, lambda at, inputs=inputs: inputs)
+            _require_same("the chunks", whole, found, atol, rtol, lambda at, inputs=inputs: inputs)
 
 
 def _outputs(predictor: Predictor, orders: np.ndarray | None = None) -> np.ndarray:

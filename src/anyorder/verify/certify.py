@@ -31,7 +31,6 @@ from anyorder.recurrences.trajectory import State, tree_leaves, tree_map
 
 _ROWS = 4096  # states stepped at once
 _MULTISETS = 1_000_000
-_WORDS = 256  # random words that an encoder is tried on
 _ELEMENTWISE = {nn.Identity, nn.Sequential, nn.Linear, nn.Dropout, *ACTIVATIONS.values()}
 
 Counts = tuple[int, ...]  # how often each letter occurs in a multiset
@@ -42,13 +41,11 @@ class Proof:
     """What :func:`certify` found.
 
     - ``invariant``: the end states (or read-outs) of every multiset agree within ``tolerance``, in every component.
-    - ``max_gap``: the largest difference of a component between two orderings of a multiset of up to ``max_length``.
-    - ``counterexample``: two orderings ``[m, D]`` of one multiset that end further apart than ``tolerance`` (of the
-      shortest such multiset, its furthest pair), or None.
-    - ``closed``: the reachable states repeat, and the verdict holds for every length.
+    - ``max_gap``: the largest difference of a component between two orderings of a multiset.
+    - ``counterexample``: two orderings ``[m, D]`` of the shortest multiset that breaks the tolerance, or None.
+    - ``closed``: the reachable states repeat and all swaps commute, or there is a counterexample: the verdict holds for
+      every length.
     - ``states_visited``, ``steps``: distinct states, and evaluations of the step.
-    - ``encoder_sampled``: the model's own encoder was tried on sample words, not proved to read each element by itself.
-      The verdict then holds up to ``max_length`` at most.
     """
 
     invariant: bool
@@ -59,12 +56,9 @@ class Proof:
     steps: int
     max_length: int
     tolerance: float
-    encoder_sampled: bool = False
 
     def __str__(self) -> str:
         effort = f"{self.states_visited:,} distinct states, {self.steps:,} steps"
-        if self.encoder_sampled:
-            effort += "; that the encoder reads each element by itself was tried on sample words, not proved"
         if self.counterexample is not None:
             first, second = (each.squeeze(1).tolist() for each in self.counterexample)
             gap = f"the largest gap up to length {self.max_length} is {self.max_gap:.6g}"
@@ -87,8 +81,7 @@ def certify(
 
     Args:
         r: A recurrence (anything with ``start(batch)`` and ``step(element, state)``), a torch module, or a model with
-            ``encode`` and ``recurrence``. A model's encoder must read each element by itself. One of linear layers and
-            activations does. Any other is tried on sample words up to ``max_length`` and refused if it does not.
+            ``encode`` and ``recurrence``, whose encoder must consist of linear layers and activations.
         alphabet: The letters ``[k, D]``.
         max_length: The largest number of letters.
         readout: ``readout(state) -> [B, …]``, to be compared instead of the states.
@@ -109,10 +102,9 @@ def certify(
     max_states = whole_number("max_states", max_states)
     given = checked_batch(torch.as_tensor(alphabet)[:, None], name="alphabet")[0][:, 0].detach()
     with torch.no_grad(), evaluating(r, readout):
-        letters, sampled = given, False
+        letters = given
         if hasattr(r, "recurrence") and hasattr(r, "encode"):
-            letters, sampled = _encoded(r, letters, max_length)
-            r = r.recurrence
+            letters, r = _encoded(r, letters), r.recurrence
         r = r if hasattr(r, "start") and hasattr(r, "step") else recurrence(r)
         table = _explore(r, letters, max_length, max_states)
         shown = table.numbers
@@ -121,10 +113,9 @@ def certify(
     max_gap, pair, closed = 0.0, None, table.closed
     if not _commutes(table, max_length):
         max_gap, pair = _compare(table, shown, max_length, tolerance)
-        closed = table.closed and (pair is not None or _classes_gap(table, shown) <= tolerance)
+        closed = table.closed and pair is not None
     example = None if pair is None else (given[list(pair[0])], given[list(pair[1])])
-    closed = closed and not sampled
-    return Proof(pair is None, max_gap, example, closed, len(shown), table.steps, max_length, tolerance, sampled)
+    return Proof(pair is None, max_gap, example, closed, len(shown), table.steps, max_length, tolerance)
 
 
 @dataclass
@@ -231,30 +222,8 @@ def _word(table: _Table, ends: dict[Counts, np.ndarray], counts: Counts, state: 
     return word[::-1]
 
 
-def _classes_gap(table: _Table, shown: np.ndarray) -> float:
-    """A bound for every length of a closed table: the widest class of the congruence that swaps generate."""
-    parent = list(range(len(table.next)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = i = parent[parent[i]]
-        return i
-
-    swaps = combinations(range(table.next.shape[1]), 2)
-    after = [(table.next[table.next[:, a], b], table.next[table.next[:, b], a]) for a, b in swaps]
-    pending = [pair for one, other in after for pair in zip(one.tolist(), other.tolist(), strict=True)]
-    while pending:
-        p, q = pending.pop()
-        if root(p) != root(q):
-            parent[root(p)] = root(q)
-            pending += zip(table.next[p].tolist(), table.next[q].tolist(), strict=True)
-    classes = np.array([root(i) for i in range(len(parent))])
-    values = [shown[classes == c] for c in np.unique(classes)]
-    return max(float((v.max(axis=0) - v.min(axis=0)).max()) for v in values)
-
-
 def _elementwise(model: Any) -> bool:
-    """Whether the model's encoder reads each element by itself by construction, whatever its weights."""
+    """Whether the model's encoder reads each element by itself, whatever its weights."""
     if type(model) in (Standardised, JanossyPooling):
         return _elementwise(model.inner if type(model) is Standardised else model.sequence)
     if type(model) not in (RecurrentSetModel, DeepSets):
@@ -263,29 +232,14 @@ def _elementwise(model: Any) -> bool:
     return all(type(m) in _ELEMENTWISE and not (m._forward_hooks or m._forward_pre_hooks) for m in encoder.modules())
 
 
-def _encoded(model: Any, letters: Tensor, length: int) -> tuple[Tensor, bool]:
-    """The encoder's output for each letter ``[k, E]``, and whether only samples show that it reads each by itself."""
-    alone = model.encode(letters[:, None])[:, 0]
-    apart, sampled = torch.zeros(1), not _elementwise(model)
-    if sampled:
-        # Words: each letter repeated, all of them in turn both ways (every letter at every place), and random ones
-        place, turn = torch.arange(length), torch.arange(len(letters))[:, None]
-        cycles = torch.cat([turn + step * place for step in (0, 1, -1)]) % len(letters)
-        drawn = torch.randint(len(letters), (_WORDS, length), generator=torch.Generator().manual_seed(0))
-        words = torch.cat([cycles, drawn])
-        sizes = range(1, length + 1)
-        parts = [
-            (model.encode(letters[words[:, :n]]).double() - alone[words[:, :n]].double()).abs().max() for n in sizes
-        ]
-        apart = torch.stack(parts).amax()  # NaN stays NaN
-    rounding = 1e3 * torch.finfo(alone.dtype).eps if alone.is_floating_point() else 0.0
-    if getattr(model, "orderings", 1) > 1 or not bool(apart <= rounding * alone.double().abs().max()):
+def _encoded(model: Any, letters: Tensor) -> Tensor:
+    """The encoder's output for each letter, ``[k, E]``."""
+    if getattr(model, "orderings", 1) > 1 or not _elementwise(model):
         raise InputError(
-            "the model must read each element by itself and in one ordering: here the encoder looks at the element's "
-            "place or neighbours, or the model averages over orderings (set model.orderings = 1, or certify "
-            "model.recurrence)"
+            "the model must read each element by itself and in one ordering: an encoder of linear layers and "
+            "activations does, with model.orderings = 1 (otherwise encode the letters and certify model.recurrence)"
         )
-    return alone, sampled
+    return model.encode(letters[:, None])[:, 0]
 
 
 def _batches(state: State) -> list[State]:
