@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"  # of a model folder
-_TABLES = ("csv", "tsv", "txt", "parquet", "pq", "npz")
+_TABLES = ("csv", "tsv", "txt", "parquet", "pq")
 
 
 def home() -> Path:
@@ -33,7 +33,7 @@ def table_ending(path: str | os.PathLike[str]) -> str:
     if path.is_file() and ending in _TABLES:
         return ending
     fault = "has an unknown ending" if path.is_file() else "is not a file" if path.exists() else "does not exist"
-    raise InputError(f"{path} {fault}; a table must end in .csv, .tsv, .parquet or .npz")
+    raise InputError(f"{path} {fault}; a table must end in .csv, .tsv or .parquet")
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:

@@ -29,7 +29,6 @@ LAST_BIT = "in single precision the size of a batch may move a prediction's last
 EXPECTED_FAILURES = {
     "check_n_features_in": SETS,
     "check_n_features_in_after_fitting": SETS,
-    "check_estimators_partial_fit_n_features": SETS,
     "check_sample_weight_equivalence_on_dense_data": BATCHES,
 }
 QUICK = {
@@ -276,7 +275,7 @@ def test_settings_of_the_loop_reach_it(tmp_path):
     for i, one in enumerate(answers):
         for other in answers[:i]:
             assert not np.array_equal(one, other)
-    regressor(tensorboard=tmp_path / "board", epochs=1).fit(X, y).partial_fit(X, y)
+    regressor(tensorboard=tmp_path / "board", epochs=1).fit(X, y)
     assert len(list((tmp_path / "board").iterdir())) == 1
 
 
@@ -384,61 +383,12 @@ def test_fitting_warns_of_nothing():
     assert all(hasattr(estimator, "model_") for estimator in fitted)
 
 
-def test_partial_fit_goes_on_where_it_was():
-    X, y = ragged_sums(64)
-    online = regressor()
-    scores = []
-    for _ in range(40):
-        online.partial_fit(X, y)
-        scores.append(online.score(X, y))
-    assert online.n_iter_ == 40
-    assert scores[-1] > 0.8 > scores[0]
-    assert [record["epoch"] for record in online.history_] == list(range(40))
-
-
-def test_a_budget_goes_on_from_one_partial_fit_to_the_next():
-    X, y = ragged_sums(64)
-    budget = ao.AdaptiveWeight(target=1e-6, weight=1e-3)
-    online = regressor(penalty_weight=budget)
-    for _ in range(5):
-        online.partial_fit(X, y)
-    weights = [record["penalty_weight"] for record in online.history_]
-    assert weights == sorted(weights)
-    assert weights[-1] > weights[0]
-    assert budget.weight == 1e-3
-    online.fit(X, y)
-    assert online.history_[0]["penalty_weight"] < weights[-1]
-
-
-def test_partial_fit_takes_weights_and_sets_without_a_target():
-    X, y = ragged_sums(20)
-    more, _ = ragged_sums(30, seed=1)
-    favour = np.where(np.arange(20) < 10, 5.0, 1.0)
-    answers = [
-        regressor(penalty_weight=1.0).partial_fit(X, y).partial_fit(X, y, **options).predict(X)
-        for options in ({}, {"sample_weight": favour}, {"X_unlabeled": more})
-    ]
-    assert not np.allclose(answers[0], answers[1], rtol=1e-4)
-    assert not np.allclose(answers[0], answers[2], rtol=1e-4)
-
-
 def test_sets_without_a_target_are_left_aside_where_there_is_no_penalty():
     X, y = ragged_sums(20)
     more, _ = ragged_sums(30, seed=1)
     for options in ({"penalty": None}, {"model": "deepsets", "model_options": None}):
         with_them, without = (regressor(**options, epochs=2).fit(X, y, X_unlabeled=u).predict(X) for u in (more, None))
         assert np.array_equal(with_them, without)
-
-
-def test_partial_fit_of_classes_not_seen_yet():
-    X, _ = ragged_sums(20)
-    online = classifier().partial_fit(X, ["a", "b"] * 10, classes=["a", "b", "c"])
-    assert online.predict_proba(X).shape == (20, 3)
-    online.partial_fit(X, ["c"] * 20)
-    with pytest.raises(ao.checks.InputError, match=r"y must .*'d'"):
-        online.partial_fit(X, ["d"] * 20)
-    fresh = online.fit(X, ["x", "y"] * 10)
-    assert fresh.classes_.tolist() == ["x", "y"]
 
 
 # Storage ----------------------------------------------------------------------------------------------------------
@@ -460,8 +410,7 @@ def test_a_classifier_is_saved_and_loaded(tmp_path, labels):
     assert loaded.get_params() == fitted.get_params()
     assert loaded.best_epoch_ == fitted.best_epoch_ is not None
     assert np.array_equal(loaded.predict(X, orderings=3), fitted.predict(X, orderings=3))
-    loaded.partial_fit(X, y)
-    assert loaded.n_iter_ == fitted.n_iter_ + 1
+    assert loaded.n_iter_ == fitted.n_iter_
 
 
 def test_a_regressor_is_saved_loaded_and_pickled(tmp_path):
@@ -496,7 +445,6 @@ def test_values_of_numpy_and_torch_are_parameters_like_others(tmp_path):
     loaded = ao.load(tmp_path / "model")
     assert np.array_equal(loaded.predict(X), fitted.predict(X))
     assert (loaded.model_options, loaded.device) == ({"hidden": 8, "readout": [4]}, "cpu")
-    assert loaded.partial_fit(X, y).n_iter_ == fitted.n_iter_ + 1
 
 
 def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
@@ -528,10 +476,9 @@ REFUSED = {
     "no y": (lambda X, y: regressor().fit(X, None), "requires y"),
     "short y": (lambda X, y: regressor().fit(X, y[:-1]), "inconsistent numbers of samples"),
     "deep y": (lambda X, y: regressor().fit(X, np.ones((10, 1, 1))), "y"),
-    "other y": (lambda X, y: regressor().partial_fit(X, y).partial_fit(X, np.stack([y, y], 1)), "shape"),
     "unfitted": (lambda X, y: regressor().predict(X), "not fitted"),
     "orderings": (lambda X, y: regressor().fit(X, y).predict(X, orderings=0), "orderings must be at least 1"),
-    "optimizer": (lambda X, y: regressor(optimizer="admm").partial_fit(X, y), "optimizer .*did you mean 'adam'"),
+    "optimizer": (lambda X, y: regressor(optimizer="admm").fit(X, y), "optimizer .*did you mean 'adam'"),
     "model": (lambda X, y: regressor(model="recurent").fit(X, y), "model must be .*did you mean 'recurrent'"),
     "penalty": (lambda X, y: regressor(penalty="sir").fit(X, y), "penalty must be .*did you mean 'sire'"),
     "other penalty": (lambda X, y: regressor(penalty=3).fit(X, y), "penalty must"),

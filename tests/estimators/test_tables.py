@@ -20,7 +20,7 @@ from anyorder.checks import InputError
 from anyorder.estimators.tables import TableSchema, learn_table
 
 VISIT = {"set_id": "visit", "target": "outcome"}
-FILES = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet", "t.npz"]
+FILES = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet"]
 
 
 def frame(**changes):
@@ -39,8 +39,6 @@ def frame(**changes):
 def write(rows, path):
     if path.suffix == ".parquet":
         rows.to_parquet(path)
-    elif path.suffix == ".npz":
-        np.savez(path, **{n: rows[n].to_numpy(dtype="U" if rows[n].dtype == "str" else None) for n in rows})
     else:
         rows.to_csv(path, index=False, sep="\t" if ".tsv" in path.name else ",")
     return path
@@ -211,7 +209,7 @@ def test_a_schema_that_was_tampered_with_is_refused(damage):
         ([1.7e9 + 0.25, 1.7e9, 1.7e9 + 0.25, 1.7e9, 1.7e9 + 1, 1.7e9 + 0.25], None, None),  # beyond float32
     ],
 )
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npz"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_the_target_decides_the_task(tmp_path, target, task, classes, name):
     path = write(frame(outcome=target), tmp_path / name)
     data, schema = read_table(path, **VISIT, task=task)
@@ -331,7 +329,7 @@ def test_a_constant_feature_is_only_shifted(value):
     np.testing.assert_allclose(data.elements, 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.npz"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 @pytest.mark.parametrize("kind", ["float64", "int64", "uint64"])
 def test_large_offsets_do_not_eat_small_differences(tmp_path, name, kind):
     """Nanoseconds since 1970, a second apart: float64 does not hold all of these whole numbers."""
@@ -348,17 +346,6 @@ def test_what_spreadsheets_write_is_read(tmp_path):
     assert table.set_ids.to_pylist() == ["a", "b"]
     assert [f.categories for f in table.schema.features] == [("two\nlines, a comma", "x"), ()]
     assert table.schema.features[1].mean == 1.75
-
-
-def test_a_wide_npz_array_is_several_columns(tmp_path):
-    x = np.random.default_rng(0).normal(size=(4, 3))
-    np.savez(tmp_path / "w.npz", s=np.arange(4) // 2, x=x)
-    data, schema = read_table(tmp_path / "w.npz", set_id="s")
-    assert [f.name for f in schema.features] == ["x_0", "x_1", "x_2"]
-    np.testing.assert_allclose(data.elements, (x - x.mean(0)) / x.std(0), atol=1e-6)
-    np.savez(tmp_path / "w.npz", s=np.arange(3), x_0=np.ones(3), x=np.zeros((3, 2)))
-    with pytest.raises(InputError, match="x_0"):
-        read_table(tmp_path / "w.npz", set_id="s")
 
 
 # What is refused --------------------------------------------------------------------------------------------------
@@ -434,7 +421,6 @@ def test_a_number_far_from_those_of_training_is_refused_by_its_column_and_row():
         ("t.csv.gz", b"no gzip"),
         ("t.csv.gz", gzip.compress(b"a,b\n1,2\n" * 99, mtime=0)[:-20]),
         ("t.parquet", b"PAR1 no"),
-        ("t.npz", b"PK no"),
         ("t.xlsx", b""),
         ("none.csv", None),
         ("folder.csv", None),
@@ -447,20 +433,6 @@ def test_damaged_files_give_one_clear_line(tmp_path, name, content):
     with pytest.raises(InputError, match=rf"{name}|'a'") as caught:
         read_table(tmp_path / name, set_id="a", target="b")
     assert "\n" not in str(caught.value)
-
-
-def test_an_npz_with_objects_or_uneven_columns_is_refused(tmp_path):
-    for columns in ({"a": np.array([{}], dtype=object)}, {"a": np.ones(2), "b": np.ones(3)}):
-        np.savez(tmp_path / "o.npz", **columns)
-        with pytest.raises(InputError, match=r"o\.npz"):
-            read_table(tmp_path / "o.npz", set_id="a")
-
-
-def test_progress_is_shown_when_asked(tmp_path, capsys):
-    path = write(frame(), tmp_path / "t.csv")
-    for shown in (True, False):
-        read_table(path, **VISIT, progress=shown)
-        assert ("reading t.csv" in capsys.readouterr().err) == shown
 
 
 @pytest.mark.slow

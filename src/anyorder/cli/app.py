@@ -75,7 +75,7 @@ def _common(
 
 # --- options that several commands share, and their values
 
-_TABLE = Argument(exists=True, dir_okay=False, help="A long table, one row per element: .csv, .tsv, .parquet or .npz.")
+_TABLE = Argument(exists=True, dir_okay=False, help="A long table, one row per element: .csv, .tsv or .parquet.")
 _MODEL = Argument(help="A model folder that `anyorder train` wrote.")
 _MODELS = Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote. Several are compared.")
 _FORCE = Option(False, "--force", help="Replace what is there.")
@@ -188,8 +188,7 @@ def train(
     say: Say = typer.echo if run.first_process else lambda line: None
     columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
     columns |= {"features": _names(features), "categorical": _names(categorical) or ()}
-    progress = None if run.first_process else False
-    learnt = learn_table(table, **columns, progress=progress)
+    learnt = learn_table(table, **columns)
     _prediction_columns(learnt.schema)
     _say_reading(learnt, say)
     if no_penalty is not None:
@@ -199,7 +198,7 @@ def train(
         say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
     further = None
     if unlabeled is not None:
-        further = learnt.schema.read(unlabeled, progress=progress)
+        further = learnt.schema.read(unlabeled)
         _say_unseen(further, say)
         used = settings["penalty"] is not None and penalty_weight != 0
         say(f"{len(further.data)} sets without a target {'serve the' if used else 'are not used: there is no'} penalty")

@@ -70,11 +70,9 @@ class _Fitted(BaseEstimator):
     history_: list[dict[str, Any]]
     best_epoch_: int | None
     _units: dict[str, Tensor]  # those of model_ in float64
-    _optimizer: torch.optim.Optimizer | None  # kept from one partial_fit to the next
-    _budget: AdaptiveWeight | None
     _loss: str
     _out_features: int
-    _encoded_targets: Callable[[Any, bool], np.ndarray]
+    _encoded_targets: Callable[[Any], np.ndarray]  # at the fit
     _answers: Callable[[np.ndarray], np.ndarray]
 
 
@@ -114,16 +112,36 @@ class SetEstimator(_Fitted):
 
         ``X_unlabeled`` are further sets without a target. They serve the penalty alone.
         """
-        data = self._labeled(X, y, sample_weight, first=True)
-        fixed = self.random_state is not None or self.workdir is None
-        self._begin(data, None if fixed else seed_in(self.workdir))
+        data = self._sets(X, y, first=True)
+        targets = self._encoded_targets(y)
+        check_consistent_length(data, targets)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, np.empty((len(data), 1)), ensure_non_negative=True)
+        data = SetData.of(data, targets, sample_weight)
+        self._begin(data)
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         validation = None
         if fraction:
             order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
             held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
-        self._train(data, self._config(), validation, X_unlabeled, self.workdir)
+        unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled))
+        penalty, weight = self._penalty()
+        self.model_.to(torch.get_default_dtype())
+        result = train(
+            self.model_.inner,
+            self._loss,
+            self._in_units(data),
+            config=self._config(),
+            penalty=penalty,
+            penalty_weight=weight,
+            validation=None if validation is None else self._in_units(validation),
+            unlabeled=None if penalty is None else unlabeled,
+            workdir=self.workdir,
+            progress=None if self.verbose else False,
+        )
+        self.model_.to(next(self.model_.inner.parameters()).device).eval()
+        self.history_, self.n_iter_, self.best_epoch_ = result.history, len(result.history), result.best_epoch
         return self
 
     def predict(self, X: Any, orderings: int = 1) -> np.ndarray:
@@ -133,31 +151,6 @@ class SetEstimator(_Fitted):
     def _finish(self, output: Tensor) -> Tensor:
         """What is averaged over orderings."""
         return output
-
-    def _fit_once_more(self, X: Any, y: Any, X_unlabeled: Any, sample_weight: Any) -> Self:
-        """One epoch at a constant rate, with the optimiser of the epoch before."""
-        first = not hasattr(self, "model_")
-        data = self._labeled(X, y, sample_weight, first)
-        if first:
-            self._begin(data)
-        config = self._config(
-            seed=self.seed_ + self.n_iter_, epochs=1, schedule="constant", patience=None, tensorboard=False
-        )
-
-        def kept(parameters: Any) -> torch.optim.Optimizer:
-            self._optimizer = self._optimizer or config.make_optimizer(parameters)
-            return self._optimizer
-
-        self._train(data, dataclasses.replace(config, optimizer=kept), None, X_unlabeled, None)
-        return self
-
-    def _labeled(self, X: Any, y: Any, sample_weight: Any, first: bool) -> SetData:
-        data = self._sets(X, y, first)
-        targets = self._encoded_targets(y, first)
-        check_consistent_length(data, targets)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, np.empty((len(data), 1)), ensure_non_negative=True)
-        return SetData.of(data, targets, sample_weight)
 
     def _sets(self, X: Any, y: Any = "no_validation", first: bool = False) -> SetData:
         """The sets of ``X``: finite, and of the features and column names of the first ones."""
@@ -181,8 +174,10 @@ class SetEstimator(_Fitted):
             dtype = torch.int64  # a model with an embedding refuses fractions
         return SetData(elements.to(dtype), data.offsets)
 
-    def _begin(self, data: SetData, seed: int | None = None) -> None:
-        """Build the model, its weights drawn from ``seed`` or ``random_state``, in the units of ``data``."""
+    def _begin(self, data: SetData) -> None:
+        """Build the model in the units of ``data``; without a ``random_state`` from the seed in the workdir, if any."""
+        fixed = self.random_state is not None or self.workdir is None
+        seed = None if fixed else seed_in(self.workdir)
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1)) if seed is None else seed
         here = processes(str(self.device))
         if here.num_processes > 1:  # all take the seed of the first
@@ -197,36 +192,14 @@ class SetEstimator(_Fitted):
             units = _units(data.elements, weights.repeat_interleave(data.lengths))
             units += _units(data.targets.reshape(len(data), -1), weights)
             self.model_.set_units(*units)
-            self._units = _in_double(self.model_, units)
         else:
-            self._units = _in_double(self.model_)
-        self.history_, self.n_iter_, self._optimizer, self._budget = [], 0, None, None
+            units = [0.0, 1.0, 0.0, 1.0]
+        self._units = _in_double(self.model_, units)
 
-    def _train(self, data: SetData, config: TrainConfig, validation: SetData | None, extra: Any, workdir: Any) -> None:
-        unlabeled = None if extra is None else self._in_units(self._sets(extra))
-        penalty, weight = self._penalty()
-        self.model_.to(torch.get_default_dtype())
-        result = train(
-            self.model_.inner,
-            self._loss,
-            self._in_units(data),
-            config=config,
-            penalty=penalty,
-            penalty_weight=weight,
-            validation=None if validation is None else self._in_units(validation),
-            unlabeled=None if penalty is None else unlabeled,
-            workdir=workdir,
-            progress=None if self.verbose else False,
-        )
-        self.model_.to(next(self.model_.inner.parameters()).device).eval()
-        self.history_ += [{**record, "epoch": self.n_iter_ + record["epoch"]} for record in result.history]
-        self.n_iter_ += len(result.history)
-        self.best_epoch_ = result.best_epoch
-
-    def _config(self, **changed: Any) -> TrainConfig:
+    def _config(self) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()
         values = {name: getattr(self, name) for name in shared}
-        return TrainConfig(**{**values, "seed": self.seed_, "gap_every": int(self.verbose), **changed})
+        return TrainConfig(**values, seed=self.seed_, gap_every=int(self.verbose))
 
     def _penalty(self) -> tuple[Any, Any]:
         """The penalty and its weight. A model that ignores order or has no recurrence gets none."""
@@ -240,12 +213,10 @@ class SetEstimator(_Fitted):
         if reason is not None and penalty is not None:
             if weight != 0 and (self.penalty, self.penalty_weight) != ("sire", "auto"):  # not the defaults
                 given = f"penalty={self.penalty!r} and penalty_weight={self.penalty_weight!r}"
-                warnings.warn(f"{reason}; {given} are not used", stacklevel=4)
+                warnings.warn(f"{reason}; {given} are not used", stacklevel=3)
             penalty = None
         if penalty is None or weight == 0:
             return None, 0.0
-        if isinstance(weight, AdaptiveWeight):
-            weight = self._budget = self._budget or weight
         return penalty, weight
 
     def _in_units(self, data: SetData) -> SetData:
@@ -303,7 +274,7 @@ class SetEstimator(_Fitted):
         estimator._units = _in_double(model, [fitted["units"][name] for name in UNITS])
         estimator.seed_ = whole_number("seed_", fitted["seed_"], minimum=0)
         estimator.n_iter_, estimator.best_epoch_ = fitted["n_iter_"], fitted["best_epoch_"]
-        estimator.history_, estimator._optimizer, estimator._budget = list(fitted["history_"]), None, None
+        estimator.history_ = list(fitted["history_"])
         return estimator
 
 
@@ -338,7 +309,7 @@ def _units(values: Tensor, weights: Tensor) -> list[Any]:
     return [mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)]
 
 
-def _in_double(model: Standardised, units: Sequence[Any] = (0.0, 1.0, 0.0, 1.0)) -> dict[str, Tensor]:
+def _in_double(model: Standardised, units: Sequence[Any]) -> dict[str, Tensor]:
     """The units in float64, each of the shape that the model has."""
     shapes = [getattr(model, name).shape for name in UNITS]
     parts = [torch.as_tensor(unit, dtype=torch.float64).expand(s) for unit, s in zip(units, shapes, strict=True)]

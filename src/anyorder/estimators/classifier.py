@@ -27,21 +27,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     """
 
     _loss = "cross-entropy"
-    _named: np.ndarray | None = None  # the classes that the first partial_fit named
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, X_unlabeled: Any = None, sample_weight: Any = None
-    ) -> Self:
-        """One more epoch, on these sets. The first call names all ``classes`` and sets the units."""
-        if not hasattr(self, "model_") and classes is not None:
-            self._named = np.unique(classes)
-        return self._fit_once_more(X, y, X_unlabeled, sample_weight)
-
-    def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
-        self._named = None
-        return super().fit(X, y, X_unlabeled, sample_weight)
-
-    fit.__doc__ = SetEstimator.fit.__doc__
 
     def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
         """The probability of each class ``[N, classes]``, or its mean over random ``orderings``."""
@@ -55,18 +40,12 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes add up to 1
         return output if votes else output.softmax(1)
 
-    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+    def _encoded_targets(self, y: Any) -> np.ndarray:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        if first:
-            self.classes_ = np.unique(y) if self._named is None else self._named
-        index = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        unknown = y[self.classes_[index] != y]
-        if len(self.classes_) < 2 or len(unknown):
-            raise InputError(
-                f"y must hold two classes or more, all of them named at first; SetClassifier got the classes "
-                f"{self.classes_[:10].tolist()} (one class is not enough) and unknown ones {unknown[:3].tolist()}"
-            )
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y must hold two classes or more; SetClassifier got one class, {self.classes_.tolist()}")
         return index.astype(np.int64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:

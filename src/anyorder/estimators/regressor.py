@@ -25,18 +25,13 @@ class SetRegressor(RegressorMixin, SetEstimator):
     _loss = "mse"
     _shape: tuple[int, ...] = ()  # of one target
 
-    def partial_fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
-        """One more epoch, on these sets. The first call sets the units."""
-        return self._fit_once_more(X, y, X_unlabeled, sample_weight)
-
     @property
     def _out_features(self) -> int:  # type: ignore[override]
         return int(np.prod(self._shape))
 
-    def _encoded_targets(self, y: Any, first: bool) -> np.ndarray:
+    def _encoded_targets(self, y: Any) -> np.ndarray:
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
-        if first:
-            self._shape = y.shape[1:]
+        self._shape = y.shape[1:]
         return y if y.dtype == np.float32 else y.astype(np.float64)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:

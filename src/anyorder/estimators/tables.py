@@ -5,11 +5,7 @@ A long table has one row an element, a column that names the row's set, and feat
 
 from __future__ import annotations
 
-import gzip
-import sys
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -22,8 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-import rich.console
-import rich.progress
 import torch
 from torch import Tensor
 
@@ -36,7 +30,6 @@ MISSING = ("error", "drop-row", "mean", "zero")
 MOST_CATEGORIES = 1000
 _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
 Columns = dict[str, pa.Array]  # the columns of a table by name
-_UNREADABLE = (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,7 @@ class TableSchema:
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
 
-    def read(self, source: Any, *, with_target: bool | None = False, progress: bool | None = None) -> Table:
+    def read(self, source: Any, *, with_target: bool | None = False) -> Table:
         """Another table with the same columns. ``with_target=None`` reads the target if it is there.
 
         Every set of the table stays. A set whose rows were all dropped is empty.
@@ -132,12 +125,12 @@ class TableSchema:
             with_target = self.target in column_names(source)
         target = self.target if with_target else None
         features = [feature.name for feature in self.features]
-        table = _read(source, {"set_id": self.set_id, "time": self.time, "target": target}, features, progress)
+        table = _read(source, {"set_id": self.set_id, "time": self.time, "target": target}, features)
         return _sets(table, self, target, source)
 
     def encode(self, rows: Any) -> Tensor:
         """Rows (a frame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
-        table = _read(rows, {}, [feature.name for feature in self.features], False)
+        table = _read(rows, {}, [feature.name for feature in self.features])
         elements, keep, _ = _elements(table, self, rows)
         return torch.from_numpy(elements[keep])
 
@@ -178,8 +171,8 @@ def read_table(source: Any, **options: Any) -> tuple[SetData, TableSchema]:
     """Sets and the schema that encodes them, from a long table.
 
     Args:
-        source: The path of a CSV, TSV, Parquet or npz file (``.csv.gz`` too), a DataFrame, an Arrow table, or a
-            mapping of columns.
+        source: The path of a CSV, TSV or Parquet file (``.csv.gz`` too), a DataFrame, an Arrow table, or a mapping of
+            columns.
         set_id: Name of the column that names each row's set.
         target: Name of the target column. A text or boolean target means classification, a float one regression.
         time: Name of the column of times that orders the rows of a set. Default: the order of the rows.
@@ -187,7 +180,6 @@ def read_table(source: Any, **options: Any) -> tuple[SetData, TableSchema]:
         categorical: Features to read as categories although they are numbers.
         missing: What to do about missing features: "error" (default), "drop-row", "mean" or "zero".
         task: "classification" or "regression". A target of whole numbers needs it.
-        progress: Whether to show a bar. Default: on a terminal.
 
     Numbers are standardised. A text or categorical feature becomes one 0/1 column a category.
 
@@ -210,7 +202,6 @@ def learn_table(
     categorical: Sequence[str] = (),
     missing: str = "error",
     task: str | None = None,
-    progress: bool | None = None,
 ) -> Table:
     """The whole :class:`Table` that :func:`read_table` reads, with set ids and dropped rows."""
     one_of("missing", missing, MISSING)
@@ -225,7 +216,7 @@ def learn_table(
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
     categories = [one_of("categorical", str(name), chosen) for name in categorical]
-    table = _read(source, named, chosen, progress)
+    table = _read(source, named, chosen)
     kinds = {name: "category" if name in categories else _guess_kind(table[name]) for name in chosen}
     values = {name: _values(name, table[name], kind, source) for name, kind in kinds.items()}
     keep = _keep(values, missing, source)
@@ -409,15 +400,15 @@ def _called(source: Any) -> str:
 
 def column_names(source: Any) -> list[str]:
     """The names of a table's columns. Of a CSV or Parquet file, only the header is read."""
-    if not isinstance(source, (str, Path)) or table_ending(source) == "npz":
-        return _arrow(source, None, False).column_names
-    with _opened(Path(source), False) as file:
+    if not isinstance(source, (str, Path)):
+        return _arrow(source, None).column_names
+    with _one_line_errors(source):
         if table_ending(source) in ("parquet", "pq"):
-            return pyarrow.parquet.read_schema(file).names
-        return pyarrow.csv.open_csv(file, parse_options=_separated(source)).schema.names
+            return pyarrow.parquet.ParquetFile(source).schema_arrow.names
+        return pyarrow.csv.open_csv(source, parse_options=_separated(source)).schema.names
 
 
-def _read(source: Any, named: Mapping[str, str | None], features: list[str], progress: bool | None) -> Columns:
+def _read(source: Any, named: Mapping[str, str | None], features: list[str]) -> Columns:
     """The columns in question, once it is known that they are there and that each has one purpose."""
     available = column_names(source)
     special = {role: name for role, name in named.items() if name is not None}
@@ -429,7 +420,7 @@ def _read(source: Any, named: Mapping[str, str | None], features: list[str], pro
             raise InputError(f"column {twice!r} is there twice; name each column once, for one purpose")
     for role, name in purposes:
         one_of(role, name, available)
-    table = _arrow(source, wanted, progress)
+    table = _arrow(source, wanted)
     if len(table) == 0:
         raise InputError(f"{_called(source)} has no rows")
     columns = {name: _plain(table[name]) for name in wanted}
@@ -438,17 +429,15 @@ def _read(source: Any, named: Mapping[str, str | None], features: list[str], pro
     return columns
 
 
-def _arrow(source: Any, columns: list[str] | None, progress: bool | None) -> pa.Table:
+def _arrow(source: Any, columns: list[str] | None) -> pa.Table:
     """A table with some columns or more. Of a CSV file, they are text."""
     if isinstance(source, (str, Path)):
-        with _opened(Path(source), progress) as file:
-            if table_ending(source) == "npz":
-                return _npz(file)
+        with _one_line_errors(source):
             if table_ending(source) in ("parquet", "pq"):
-                return pyarrow.parquet.read_table(file, columns=columns)
+                return pyarrow.parquet.ParquetFile(source).read(columns)
             types = dict.fromkeys(columns or [], pa.string())
             convert = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
-            return pyarrow.csv.read_csv(file, parse_options=_separated(source), convert_options=convert)
+            return pyarrow.csv.read_csv(source, parse_options=_separated(source), convert_options=convert)
     if isinstance(source, pa.Table):
         return source
     if hasattr(source, "to_arrow"):  # polars
@@ -456,15 +445,6 @@ def _arrow(source: Any, columns: list[str] | None, progress: bool | None) -> pa.
     if isinstance(source, Mapping):
         source = {name: values if np.ndim(values) else [values] for name, values in source.items()}
     return pa.Table.from_pandas(pd.DataFrame(source), preserve_index=False)
-
-
-def _npz(file: Any) -> pa.Table:
-    """The arrays of an npz file; an array ``[n, k]`` is k columns, ``name_0`` to ``name_(k-1)``."""
-    columns: list[tuple[str, np.ndarray]] = []
-    with np.load(file, allow_pickle=False) as arrays:
-        for name, array in arrays.items():
-            columns += [(name, array)] if array.ndim == 1 else [(f"{name}_{i}", a) for i, a in enumerate(array.T)]
-    return pa.table([array for _, array in columns], [name for name, _ in columns])
 
 
 def _separated(path: str | Path) -> pyarrow.csv.ParseOptions:
@@ -482,14 +462,9 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 
 
 @contextmanager
-def _opened(path: Path, progress: bool | None) -> Iterator[Any]:
-    """A file for reading, with a progress bar on stderr if wanted; what is wrong with the file is one line."""
-    show = sys.stderr.isatty() if progress is None else progress
-    screen = rich.console.Console(stderr=True)
+def _one_line_errors(path: str | Path) -> Iterator[None]:
+    """What is wrong with a file becomes one line."""
     try:
-        with rich.progress.open(
-            path, "rb", description=f"reading {path.name}", console=screen, disable=not show
-        ) as file:
-            yield gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
-    except _UNREADABLE as error:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from None
