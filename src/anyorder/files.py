@@ -27,13 +27,11 @@ def home() -> Path:
 
 
 def table_ending(path: str | os.PathLike[str]) -> str:
-    """The format of a table, from the file's name and without the dot; the file must exist."""
-    path = Path(path)
-    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    if path.is_file() and ending in _TABLES:
-        return ending
-    fault = "has an unknown ending" if path.is_file() else "is not a file" if path.exists() else "does not exist"
-    raise InputError(f"{path} {fault}; a table must end in .csv, .tsv or .parquet")
+    """The format of a table, from the file's name and without the dot."""
+    ending = Path(path).name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending not in _TABLES:
+        raise InputError(f"{path} has an unknown ending; a table must end in .csv, .tsv or .parquet")
+    return ending
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
@@ -49,24 +47,16 @@ def require_model_folder(path: str | os.PathLike[str]) -> None:
         return
     near = folder.resolve()
     kept = [p for kind in ("new", "old") for p in near.parent.glob(f".{near.name}.*.{kind}") if is_model_folder(p)]
-    fault, hint = f"{folder} is not a model folder", f"it must hold {CONFIG} and {WEIGHTS}"
-    if not folder.exists():
-        fault, hint = f"there is no model folder {folder}", "anyorder train and anyorder.save make one"
-        if kept:
-            hint = f"a save was cut short; the model is {kept[0]}, rename that to {near}"
-    raise InputError(f"{fault}; {hint}")
+    hint = f"it must hold {CONFIG} and {WEIGHTS}, as anyorder train and anyorder.save write them"
+    if kept and not folder.exists():
+        hint = f"a save was cut short; the model is {kept[0]}, rename that to {near}"
+    raise InputError(f"{folder} is not a model folder; {hint}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write a whole file or nothing: a reader sees the old content or the new, even after a crash.
 
     The content goes to a temporary file beside ``path``, reaches the disk, and is renamed in one step.
-
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "figures.txt"
-    >>> write_atomically(target, "42")
-    >>> target.read_text()
-    '42'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,6 @@ from anyorder.checks import InputError, InputTypeError
         ("3", {}, InputTypeError),
         (None, {}, InputTypeError),
         (math.nan, {}, InputError),
-        (10**400, {}, InputError),
         (0, {"above": 0}, InputError),
         (1, {"below": 1}, InputError),
         (-0.1, {"at_least": 0}, InputError),
