@@ -506,7 +506,7 @@ BAD_WORDS = {
     "unlabeled": (f"{TRAIN} --force --unlabeled other.csv", "drug"),
     "figures in the model": (f"{TRAIN} --force --tensorboard ./model/tb", "is inside the model folder"),
     "below a file": (TRAIN.replace("--out model", "--out t.csv/model"), "t.csv"),
-    "no model": ("predict nowhere t.csv --out p.csv", "there is no model folder nowhere"),
+    "no model": ("predict nowhere t.csv --out p.csv", "nowhere is not a model folder"),
     "not a model": ("predict folder.csv t.csv --out p.csv", "folder.csv is not a model folder"),
     "a model without a table": ("predict plain t.csv --out p.csv", "was not trained on a table"),
     "other features": ("predict model other.csv --out p.csv", "drug"),

@@ -424,8 +424,6 @@ GRU, X = nn.GRU(2, 4, batch_first=True), torch.zeros(3, 5, 2)
         (lambda: ao.SIRE(window=0), InputError, "window"),
         (lambda: ao.SIRE(prefixes="random", window=2), InputError, "prefixes='random'"),
         (lambda: ao.SIRE(window=2, partners="batch"), InputError, "partners='batch'"),
-        (lambda: ao.SubsetPenalty(relative="yes"), InputError, "relative"),
-        (lambda: ao.SIRE(through_states=None), InputError, "through_states"),
         (lambda: ao.SIRE()(GRU), InputError, "elements"),
         (lambda: ao.SIRE()(GRU, torch.zeros(3, 2)), InputError, "elements"),
         (lambda: ao.SIRE()(GRU, torch.zeros(3, 5, 3)), InputError, "2 features"),
@@ -434,8 +432,7 @@ GRU, X = nn.GRU(2, 4, batch_first=True), torch.zeros(3, 5, 2)
         (lambda: ao.SubsetPenalty()(GRU, torch.zeros(1, 5, 2)), InputError, "relative=True"),
         (lambda: ao.SIRE(partners="batch", relative=False)(GRU, X[:1]), InputError, "partners='batch'"),
         (lambda: ao.SIRE()(ao.recurrence(GRU).scan(X), X), InputError, "trajectory"),
-        (lambda: ao.SIRE()(nn.Linear(2, 2), X), InputError, "Linear has no recurrence"),
-        (lambda: ao.SubsetPenalty()(ao.SetTransformer(2, 1), X), InputError, "SetTransformer has no recurrence"),
+        (lambda: ao.SIRE()(nn.Linear(2, 2), X), InputTypeError, "recurrence takes .* a Linear"),
         (lambda: ao.SubsetPenalty()(lambda e, s: s, X), InputTypeError, "start="),
     ],
 )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, checked_batch, one_of, whole_number
+from anyorder.checks import InputError, checked_batch, whole_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, may_drop, modules_off, recurrence
@@ -37,7 +37,6 @@ class Penalty(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
-        one_of("relative", self.relative, [True, False])
 
     def __call__(
         self,
@@ -80,17 +79,13 @@ class Penalty(ABC):
 
 @dataclass
 class Batch:
-    """A recurrence and the encoded batch ``[B, T, D]`` that it reads; the trajectory is made when it is needed.
-
-    ``lengths``: None means T each. ``resumed_from``: the state that the trajectory starts from, None for the
-    recurrence's own start.
-    """
+    """A recurrence and the encoded batch ``[B, T, D]`` that it reads; the trajectory is made when it is needed."""
 
     recurrence: Recurrence
     elements: Tensor
     lengths: Tensor | None
     scanned: Trajectory | None = None
-    resumed_from: State | None = None
+    resumed_from: State | None = None  # None: the recurrence's own start
 
     @classmethod
     def of(cls, subject: Trajectory | Recurrence | nn.Module, elements: Tensor | None, lengths: Tensor | None) -> Batch:
@@ -104,33 +99,23 @@ class Batch:
             with modules_off([module for module in subject.modules() if may_drop(module)]):
                 encoded = subject.encode(filled(elements, lengths))  # type: ignore[operator]
             return cls(subject.recurrence, encoded, lengths)  # type: ignore[arg-type]
-        if isinstance(subject, nn.Module) and not isinstance(subject, (Recurrence, nn.RNNBase, nn.RNNCellBase)):
-            raise InputError(
-                f"{type(subject).__name__} has no recurrence to penalise; give a model with encode and recurrence "
-                "(RecurrentSetModel), a torch module or cell, or anyorder.recurrence(step, start=…)"
-            )
         wrapped = recurrence(subject)
         elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
         return cls(wrapped, elements, lengths)
 
     @classmethod
     def _of_trajectory(cls, given: Trajectory) -> Batch:
-        """The batch of a trajectory, which is made again where it cannot serve.
+        """The batch of a trajectory, which is made again if its gradients are wanted and were not recorded.
 
-        It cannot where gradients are wanted and were not recorded. Nor can it where autocast has made it in half
-        precision and has ended: half precision does not tell two nearly equal states apart.
+        So is one in half precision after autocast has ended: it does not tell two nearly equal states apart.
         """
         r, elements, state = given.recurrence, given.elements, given.resumed_from
-        dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), None)
-        rounded = dtype not in (None, torch.float16, torch.bfloat16) and given.in_half_precision
-        if rounded and not torch.is_autocast_enabled(elements.device.type):
-
-            def exact(leaf: Tensor) -> Tensor:
-                return leaf.to(dtype) if leaf.is_floating_point() else leaf
-
-            state = None if state is None else tree_map(exact, state)
-            return cls(r, exact(elements), given.lengths, None, state)
         unrecorded = torch.is_grad_enabled() and not given.recorded
+        dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), torch.float16)
+        if given.in_half_precision and dtype.itemsize > 2 and not torch.is_autocast_enabled(elements.device.type):
+            unrecorded, elements = True, elements.to(dtype) if elements.is_floating_point() else elements
+            if state is not None:
+                state = tree_map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
         return cls(r, elements, given.lengths, None if unrecorded else given, state)
 
     @cached_property

@@ -47,15 +47,13 @@ class SIRE(Penalty):
         prefixes = self.prefixes or ("random" if self.window is None else "given")
         object.__setattr__(self, "prefixes", one_of("prefixes", prefixes, ["random", "given"]))
         one_of("partners", self.partners, ["set", "batch"])
-        one_of("through_states", self.through_states, [True, False])
-        if self.window is None:
-            return
-        object.__setattr__(self, "window", whole_number("window", self.window))
-        if prefixes == "random" or self.partners == "batch":
-            raise InputError(
-                "window is a distance within the given order of a set; it needs prefixes='given' and partners='set', "
-                f"got prefixes={prefixes!r} and partners={self.partners!r}"
-            )
+        if self.window is not None:
+            object.__setattr__(self, "window", whole_number("window", self.window))
+            if (prefixes, self.partners) != ("given", "set"):
+                raise InputError(
+                    "window is a distance within the given order of a set; it needs prefixes='given' and "
+                    f"partners='set', got prefixes={prefixes!r} and partners={self.partners!r}"
+                )
 
     @property
     def compares_sets(self) -> bool:

@@ -214,7 +214,7 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
     if isinstance(wrapped, type) or not callable(wrapped) or start is None:
         raise InputTypeError(
             "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or step(element, state) with start=, a "
-            f"state of batch 1 or a callable(batch_size); got {wrapped!r} with start={start!r}"
+            f"state of batch 1 or a callable(batch_size); got a {type(wrapped).__name__} with start={start!r}"
         )
     return StepRecurrence(wrapped, start)
 
