@@ -71,17 +71,14 @@ def together(one: SetData, other: SetData) -> SetData:
 def processes(device: str) -> Any:
     """Accelerate's state of the processes that a launcher started, or of one."""
     accelerate = extra("accelerate", "train", "training")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+    begins = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
+    if begins:
         importlib.import_module("torch._dynamo")  # optimisers import it, and imported later it keeps the group alive
-        atexit.register(_leave)
     # Accelerate needs to be told that several processes on CPUs shall talk over gloo.
-    return accelerate.PartialState(cpu=device == "cpu" or not torch.accelerator.is_available())
-
-
-def _leave() -> None:
-    """End the group's threads, which could abort the interpreter when it ends."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    state = accelerate.PartialState(cpu=device == "cpu" or not torch.accelerator.is_available())
+    if begins:  # the group's threads could abort the interpreter when it ends
+        atexit.register(state.destroy_process_group)
+    return state
 
 
 def summed(value: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from anyorder.checks import InputError
+from anyorder.checks import InputError, extra
 from anyorder.data.sets import SetData
 from anyorder.files import load_tensors, save_tensors
 from anyorder.models.base import SetModel
@@ -46,39 +45,18 @@ class Checkpoint:
 
     def write(self) -> None:
         run = self.run
-        own = {
-            "orderings": run.orderings.get_state(),
-            "draws": run.draws.get_state(),
-            "dropout": _dropout(run.device).get_rng_state(),
-            "sums": run.sums,
-        }
-        tensors = {f"process/{name}": self._of_all_processes(value) for name, value in own.items()}
-        tensors |= {f"model/{name}": value for name, value in run.model.state_dict().items()}
-        tensors |= {f"best/{name}": value for name, value in (run.best or {}).items()}
-        optimizer = run.optimizer.state_dict()
-        numbers = {}
-        for index, state in optimizer["state"].items():
-            for name, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer/{index}/{name}"] = value
-                elif value is not None:
-                    numbers[f"{index}/{name}"] = value
-        metadata = {
-            "run": self._settings,
-            "result": dataclasses.asdict(run.result),
-            "finished": run.finished,
-            "epoch_started": run.epoch_started,
-            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
-            "schedule": run.schedule.state_dict(),
-            "scaler": run.scaler.state_dict(),
-            "weight": run.penalty_weight.state_dict() if isinstance(run.penalty_weight, AdaptiveWeight) else None,
-        }
+        gather = extra("accelerate.utils", "train").gather  # along a new first axis
+        own = [run.orderings.get_state(), run.draws.get_state(), _dropout(run.device).get_rng_state(), run.sums]
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        state |= {"best": run.best, "processes": gather([value[None].to(run.device) for value in own])}
+        tensors: dict[str, Tensor] = {}
+        metadata = {"run": self._settings, "result": vars(run.result), "state": _split(state, "state", tensors)}
         if run.rank == 0:
             save_tensors(self.path, tensors, metadata)
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def resume(self) -> None:
-        """Continue the run of the file, if there is one."""
+        """Continue the run of the file, if there is one; refuse another run."""
         run = self.run
         if run.rank == 0:  # the half-written file of a killed run
             for unfinished in self.path.parent.glob(f".{self.path.name}.*.tmp"):
@@ -86,42 +64,50 @@ class Checkpoint:
         if not self.path.exists():
             return
         tensors, metadata = load_tensors(self.path)
-        self._require_same_run(metadata.get("run", {}))
-        run.result.__dict__.update(metadata["result"])
-        run.finished, run.epoch_started = metadata["finished"], metadata["epoch_started"]
-        run.model.load_state_dict(_under("model/", tensors))
-        run.best = {name: value.to(run.device) for name, value in _under("best/", tensors).items()} or None
-        state: dict[int, dict[str, Any]] = {}
-        for key, value in (_under("optimizer/", tensors) | metadata["optimizer"]["numbers"]).items():
-            index, _, name = key.partition("/")
-            state.setdefault(int(index), {})[name] = value
-        run.optimizer.load_state_dict({"state": state, "param_groups": metadata["optimizer"]["groups"]})
-        run.schedule.load_state_dict(metadata["schedule"])
-        run.scaler.load_state_dict(metadata["scaler"])
-        if isinstance(run.penalty_weight, AdaptiveWeight):
-            run.penalty_weight.load_state_dict(metadata["weight"])
-        own = {name: value[run.rank].clone() for name, value in _under("process/", tensors).items()}
-        run.orderings.set_state(own["orderings"])
-        run.draws.set_state(own["draws"])
-        _dropout(run.device).set_rng_state(own["dropout"])
-        run.sums.copy_(own["sums"])
-
-    def _of_all_processes(self, value: Tensor) -> Tensor:
-        if self.run.world == 1:
-            return value[None]
-        value = value.to(self.run.device)
-        parts = [torch.empty_like(value) for _ in range(self.run.world)]
-        dist.all_gather(parts, value)
-        return torch.stack(parts)
-
-    def _require_same_run(self, there: dict[str, Any]) -> None:
-        for name in [*self._settings, *there]:  # the settings that are easiest to read come first
-            kept, here = there.get(name), self._settings.get(name)
-            if kept != here:
+        kept, here = metadata.get("run", {}), self._settings
+        for name in [*here, *kept]:  # the settings that are easiest to read come first
+            if kept.get(name) != here.get(name):
                 raise InputError(
-                    f"workdir {self.path.parent} holds another run: {name} is {kept!r} there and {here!r} here "
-                    "(choose another workdir, or delete that one)"
+                    f"workdir {self.path.parent} holds another run: {name} is {kept.get(name)!r} there and "
+                    f"{here.get(name)!r} here (choose another workdir, or delete that one)"
                 )
+        vars(run.result).update(metadata["result"])
+        state = _joined(metadata["state"], tensors)
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        run.best = state["best"]
+        orderings, draws, dropout, sums = (value[run.rank].clone() for value in state["processes"])
+        run.orderings.set_state(orderings)
+        run.draws.set_state(draws)
+        _dropout(run.device).set_rng_state(dropout)
+        run.sums.copy_(sums)
+
+    def _parts(self) -> dict[str, Any]:
+        """All parts of a run that keep a state of their own, the same in every process."""
+        names = ("model", "optimizer", "schedule", "scaler", "penalty_weight")
+        parts = {name: getattr(self.run, name) for name in names}
+        return {name: part for name, part in parts.items() if hasattr(part, "load_state_dict")}
+
+
+def _split(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """``tree`` as JSON, its tensors moved to ``tensors``; a dict as pairs, since its keys may be numbers."""
+    if isinstance(tree, Tensor):
+        tensors[name] = tree
+        return {"tensor": name}
+    if isinstance(tree, dict):
+        return {"dict": [(key, _split(value, f"{name}/{key}", tensors)) for key, value in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        return [_split(value, f"{name}/{place}", tensors) for place, value in enumerate(tree)]
+    return tree
+
+
+def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """What :func:`_split` took apart, with lists for tuples."""
+    if isinstance(tree, list):
+        return [_joined(value, tensors) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return tensors[tree["tensor"]] if "tensor" in tree else {k: _joined(v, tensors) for k, v in tree["dict"]}
 
 
 def seed_in(workdir: Any) -> int | None:
@@ -135,30 +121,22 @@ def _settings(run: Any) -> dict[str, Any]:
     config = run.config.to_dict()
     return {
         **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
-        **{name: _describe(getattr(run, name)) for name in ("metric", "penalty", "penalty_weight", "augment")},
-        "loss": run.loss_name,
+        **{name: _describe(getattr(run, name)) for name in ("loss", "metric", "penalty", "penalty_weight", "augment")},
+        **{name: _digest(getattr(run, name)) for name in ("data", "validation", "unlabeled")},
         "processes": run.world,
-        "data": _digest(run.data),
-        "validation": _digest(run.validation),
-        "unlabeled": _digest(run.unlabeled),
         **_describe_model(run.model),
     }
 
 
 def _describe(value: Any) -> Any:
-    """A number, or the settings of a callable; its name if it has none."""
-    if value is None or isinstance(value, float):
+    """A number or name, or the settings of a callable; its name, the same in every process, if it has none."""
+    if value is None or isinstance(value, (float, str)):
         return value
     if isinstance(value, AdaptiveWeight):
         return {name: number for name, number in value.state_dict().items() if name != "weight"}
     if hasattr(value, "config"):
         return value.config()
-    return repr(value) if dataclasses.is_dataclass(value) else name_of(value)
-
-
-def name_of(function: Any) -> str:
-    """The name of a callable, the same in every process."""
-    return getattr(function, "__qualname__", type(function).__name__)
+    return repr(value) if dataclasses.is_dataclass(value) else getattr(value, "__qualname__", type(value).__name__)
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:
@@ -184,10 +162,6 @@ def _digest(data: SetData | None) -> str | None:
         if part is not None and part.numel():
             digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence
 from anyorder.recurrences.trajectory import tree_map
 from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed, together
-from anyorder.training.checkpoint import Checkpoint, name_of, own_randomness
+from anyorder.training.checkpoint import Checkpoint, own_randomness
 from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
 from anyorder.training.predict import matched, orderings_of, parameter_of, placed, predict
 from anyorder.training.progress import Journal, Record
@@ -188,8 +188,7 @@ class _Run:
         if self.unlabeled is not None:
             self.unlabeled = together(self.data, placed(self.unlabeled, like))
             self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
-        self.loss_name = self.loss if isinstance(self.loss, str) else name_of(self.loss)
-        self.loss = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        self.loss_of: Any = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -201,11 +200,13 @@ class _Run:
         self.orderings = generator_of(self.device, config.seed, self.rank, 0)
         self.draws = generator_of(self.device, config.seed, self.rank, 1)
         self.result = TrainResult()
-        self.finished = False
         self.best: dict[str, Tensor] | None = None
         # Of this epoch: the loss over sets, the penalties over steps, and how many steps had a penalty.
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
-        self.epoch_started = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.result.stopped != "finished" or len(self.result.history) == self.config.epochs
 
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """What the arguments must be to each other, and whether they are."""
@@ -298,8 +299,8 @@ class _Run:
         objective = self.objective if weight else self.plain
         with self._autocast():
             output, penalty = objective(*batch, self.draws, penalty_on)
-            loss = self._task_loss(output, index)
-        total = loss * share if self.world > 1 else loss
+            loss = self._task_loss(output, self.data, index)
+        total = loss * share
         if weight:
             total = total + weight * penalty
         self.scaler.scale(total).backward()
@@ -331,7 +332,7 @@ class _Run:
                     mean = mean + penalty.detach()
                     total = weight * penalty
                 if ends:
-                    loss = self._task_loss(model.readout(trajectory.last), index)  # type: ignore[arg-type]
+                    loss = self._task_loss(model.readout(trajectory.last), self.data, index)  # type: ignore[arg-type]
                     total = loss * share if total is None else total + loss * share
             if total is not None:
                 self.scaler.scale(total).backward()
@@ -344,9 +345,11 @@ class _Run:
             if parameter.grad is None:  # unused by this batch, say of empty sets: 0, as on several processes
                 parameter.grad = torch.zeros_like(parameter)
         if self.world > 1:
-            _sum_gradients(self.parameters)
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimizer)
+            grads: list[Tensor] = [p.grad for p in self.parameters]  # type: ignore[misc]
+            sums = summed(torch.cat([g.flatten() for g in grads]))  # one message
+            for grad, total in zip(grads, sums.split([g.numel() for g in grads]), strict=True):
+                grad.copy_(total.view_as(grad))
+        self.scaler.unscale_(self.optimizer)
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         self.scaler.step(self.optimizer)
@@ -354,19 +357,18 @@ class _Run:
         if self.config.schedule == "one-cycle":
             self.schedule.step()
 
-    def _task_loss(self, output: Tensor, index: Tensor) -> Tensor:
-        assert self.data.targets is not None
-        value = self.loss(*matched(output, self.data.targets[index]))
-        if self.data.weights is not None:
-            if value.dim() == 0:
-                raise InputError("loss must return one value a set with data.weights; got a scalar (reduction='none')")
-            value = value.reshape(len(index), -1).mean(1) * self.data.weights[index]
+    def _task_loss(self, output: Tensor, data: SetData, index: Tensor | slice) -> Tensor:
+        """The mean loss of outputs, weighted as their sets are; a loss that is a mean cannot be."""
+        targets: Tensor = data.targets[index]  # type: ignore[index]
+        value = self.loss_of(*matched(output, targets))
+        if data.weights is not None and value.dim():
+            value = value.reshape(len(output), -1).mean(1) * data.weights[index]
+        elif data.weights is not None and data is self.data:
+            raise InputError("loss must return one value a set with data.weights; got a scalar (reduction='none')")
         return value.mean()
 
     def _my_part(self, index: Tensor) -> tuple[Tensor, float]:
         """This process's sets of a global batch, and its share of the batch's mean."""
-        if self.world == 1:
-            return index, 1.0
         mine = index.tensor_split(self.world)[self.rank]
         if len(mine) == 0:  # fewer sets than processes: take part without counting
             return index[:1], 0.0
@@ -458,85 +460,74 @@ class _Run:
     def _end_epoch(self) -> Record:
         config, result = self.config, self.result
         loss, penalty, penalised = summed(self.sums.clone()).tolist()
+        self.sums.zero_()
         loss /= len(self.data)
         epoch = len(result.history)
-        seconds = result.seconds - self.epoch_started
+        seconds = result.seconds - sum(record["seconds"] for record in result.history)
         due = config.gap_every and (epoch + 1) % config.gap_every == 0
-        gap = self._gap_of_fixed_sets() if due else None
-        validation = self._validate()
         record = {
             "epoch": epoch,
             "step": result.steps,
             "loss": loss,
             "penalty": penalty * self.world / penalised if penalised else None,
             "penalty_weight": self.weight() if self.penalty is not None else None,
-            "gap": gap,
-            "validation": validation,
+            "gap": self._gap_of_fixed_sets() if due else None,
+            "validation": self._validate(),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "samples_per_second": len(self.data) / max(seconds, 1e-9),
             "seconds": seconds,
         }
         result.history.append(record)
-        self.sums.zero_()
-        self.epoch_started = result.seconds
         if not math.isfinite(loss):
-            return self._diverged(record, "loss", loss)
-        if validation is not None and self._is_better(record):
+            self._diverged("loss", loss)
+            return record
+        validation = record["validation"]
+        if validation is not None and math.isfinite(validation) and self._is_best(record):
             result.best_epoch, result.best_validation = epoch, validation
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         if config.schedule == "plateau":
             self.schedule.step(loss if validation is None else validation)
         if config.patience is not None and epoch - (result.best_epoch or 0) >= config.patience:
             result.stopped = "patience"
-        self.finished = result.stopped != "finished" or epoch + 1 == config.epochs
         if self.finished and validation is not None and self.best is None:
-            return self._diverged(record, "validation metric", validation)
+            self._diverged("validation metric", validation)
         return record
 
-    def _diverged(self, record: Record, what: str, value: float) -> Record:
-        message = f"the {what} is {value} in epoch {record['epoch']}; lower learning_rate or penalty_weight"
+    def _diverged(self, what: str, value: float) -> None:
+        """Stop with the best weights, or with an error if there are none."""
+        epoch = len(self.result.history) - 1
+        message = f"the {what} is {value} in epoch {epoch}; lower learning_rate or penalty_weight"
         if self.best is None:
             raise Diverged(f"training diverged: {message}")
         kept = f"the weights of epoch {self.result.best_epoch} are kept"
         warnings.warn(f"training stopped: {message} ({kept})", stacklevel=2)
-        self.result.stopped, self.finished = "diverged", True
-        return record
+        self.result.stopped = "diverged"
 
-    def _is_better(self, record: Record) -> bool:
+    def _is_best(self, record: Record) -> bool:
         """Whether an epoch is better than the best before it.
 
         Under an ``AdaptiveWeight`` a gap nearer to its target comes first; all gaps within twice the target are alike.
         """
-        value, best = record["validation"], self.result.best_validation
-        if not math.isfinite(value):
-            return False
-        if best is None or self.result.best_epoch is None:
-            return True
-        if isinstance(self.penalty_weight, AdaptiveWeight):
-            near = 2 * self.penalty_weight.target
-            gaps = [entry["gap"] for entry in (record, self.result.history[self.result.best_epoch])]
-            mine, theirs = (math.inf if gap is None else max(gap, near) for gap in gaps)
-            if mine != theirs:
-                return mine < theirs
-        return value > best if self.config.maximize else value < best
+
+        def rank(record: Record) -> tuple[float, float]:
+            gap = 0.0
+            if isinstance(self.penalty_weight, AdaptiveWeight):
+                gap = max(math.inf if record["gap"] is None else record["gap"], 2 * self.penalty_weight.target)
+            return gap, -record["validation"] if self.config.maximize else record["validation"]
+
+        best = self.result.best_epoch
+        return best is None or rank(record) < rank(self.result.history[best])
 
     def _validate(self) -> float | None:
         """The validation metric, always in full precision."""
         if self.validation is None:
             return None
-        assert self.validation.targets is not None
         outputs = self._outputs(self.validation).float()
-        outputs, targets = matched(outputs, self.validation.targets)
-        if self.metric is not None:
-            return float(self.metric(outputs, targets))
-        value = self.loss(outputs, targets)
-        if self.validation.weights is not None and value.dim():
-            value = value.reshape(len(value), -1).mean(1) * self.validation.weights
-        return float(value.mean())
+        if self.metric is None:
+            return float(self._task_loss(outputs, self.validation, slice(None)))
+        return float(self.metric(*matched(outputs, self.validation.targets)))  # type: ignore[arg-type]
 
     def _outputs(self, data: SetData) -> Tensor:
-        if self.world == 1:
-            return predict(self.model, data)
         mine = torch.arange(len(data), device=self.device).tensor_split(self.world)[self.rank]
         part = predict(self.model, data.select(mine if len(mine) else [0]))
         whole = part.new_zeros(len(data), *part.shape[1:])
@@ -573,11 +564,3 @@ def reads_in_windows(model: nn.Module) -> bool:
 
 def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.where(rows.reshape(-1, *[1] * (one.dim() - 1)), one, other)
-
-
-def _sum_gradients(parameters: list[nn.Parameter]) -> None:
-    """Sum the gradients over the processes, as one message."""
-    grads: list[Tensor] = [p.grad for p in parameters]  # type: ignore[misc]
-    flat = summed(torch.cat([g.flatten() for g in grads]))
-    for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(total.view_as(grad))
