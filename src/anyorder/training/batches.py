@@ -15,7 +15,6 @@ from torch import Tensor
 
 from anyorder.checks import extra
 from anyorder.data.orderings import reorder
-from anyorder.data.sets import SetData
 from anyorder.models.base import sizes_of
 
 
@@ -56,16 +55,8 @@ def pieces(elements: Tensor, lengths: Tensor | None, size: int) -> Iterator[tupl
 def piece_sizes(elements: Tensor, lengths: Tensor | None, size: int | None) -> list[Tensor]:
     """The lengths ``[B]`` of each of the :func:`pieces`; size None: of whole sets."""
     lengths = sizes_of(elements, lengths)
-    if size is None:
-        return [lengths]
-    head = (lengths - size).clamp(min=0)
-    return [(head - start).clamp(0, size) for start in range(0, int(head.max()), size)] + [lengths - head]
-
-
-def together(one: SetData, other: SetData) -> SetData:
-    """The sets of both, without targets."""
-    offsets = torch.cat([one.offsets, one.offsets[-1] + other.offsets[1:]])
-    return SetData(torch.cat([one.elements, other.elements]), offsets)
+    head = (lengths - (size or elements.shape[1])).clamp(min=0)
+    return [(head - start).clamp(0, size) for start in range(0, int(head.max()), size or 1)] + [lengths - head]
 
 
 def processes(device: str) -> Any:

@@ -47,26 +47,11 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
 }
 SCHEDULES = ("one-cycle", "plateau", "constant")
-PRECISIONS = ("no", "fp16", "bf16")
 
-# The least value of a whole number, the bounds of a real one.
-_RULES: dict[str, int | dict[str, float]] = {
-    "epochs": 1,
-    "batch_size": 1,
-    "learning_rate": {"above": 0},
-    "weight_decay": {"at_least": 0},
-    "plateau_patience": 0,
-    "plateau_factor": {"above": 0, "below": 1},
-    "clip": {"above": 0},
-    "shuffle_within": 2,
-    "truncate": 2,
-    "patience": 1,
-    "seed": 0,
-    "gap_every": 0,
-    "gap_samples": 2,
-    "checkpoint_seconds": {"at_least": 0},
-}
-_OPTIONAL = ("clip", "shuffle_within", "truncate", "patience")
+
+def _setting(default: Any, check: Callable[..., Any], **rule: Any) -> Any:
+    """A field with the rule that :class:`TrainConfig` checks; None is refused where its type has no None."""
+    return field(default=default, metadata={"check": functools.partial(check, **rule)})
 
 
 @dataclass(frozen=True)
@@ -95,47 +80,39 @@ class TrainConfig:
     0.003
     """
 
-    epochs: int = 100
-    batch_size: int = 128
+    epochs: int = _setting(100, whole_number)
+    batch_size: int = _setting(128, whole_number)
     optimizer: str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = "adam"
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    schedule: str = "one-cycle"
-    plateau_patience: int = 5
-    plateau_factor: float = 0.5
-    clip: float | None = 1.0
+    learning_rate: float = _setting(3e-3, real_number, above=0)
+    weight_decay: float = _setting(0.0, real_number, at_least=0)
+    schedule: str = _setting("one-cycle", one_of, allowed=SCHEDULES)
+    plateau_patience: int = _setting(5, whole_number, minimum=0)
+    plateau_factor: float = _setting(0.5, real_number, above=0, below=1)
+    clip: float | None = _setting(1.0, real_number, above=0)
     shuffle: bool = False
-    shuffle_within: int | None = None
-    truncate: int | None = None
-    patience: int | None = None
-    maximize: bool = False
-    seed: int = 0
-    gap_every: int = 1
-    gap_samples: int = 64
-    checkpoint_seconds: float = 30.0
-    mixed_precision: str | None = None
+    shuffle_within: int | None = _setting(None, whole_number, minimum=2)
+    truncate: int | None = _setting(None, whole_number, minimum=2)
+    patience: int | None = _setting(None, whole_number)
+    maximize: bool = _setting(False, one_of, allowed=(False, True))
+    seed: int = _setting(0, whole_number, minimum=0)
+    gap_every: int = _setting(1, whole_number, minimum=0)
+    gap_samples: int = _setting(64, whole_number, minimum=2)
+    checkpoint_seconds: float = _setting(30.0, real_number, at_least=0)
+    mixed_precision: str | None = _setting(None, one_of, allowed=("no", "fp16", "bf16"))
     device: str = "auto"
     tensorboard: bool | str | Path = False
 
     def __post_init__(self) -> None:
-        plain: dict[str, Any] = {}  # JSON values, also of numpy's numbers
-        for name, rule in _RULES.items():
-            value = getattr(self, name)
-            if value is not None or name not in _OPTIONAL:
-                plain[name] = (
-                    real_number(name, value, **rule) if isinstance(rule, dict) else whole_number(name, value, rule)
-                )
+        for setting in dataclasses.fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            if "check" in setting.metadata and not (value is None and "None" in str(setting.type)):
+                value = setting.metadata["check"](name, value)  # a plain number, also of numpy's
+            plain = {"maximize": bool, "device": str}.get(name, str if isinstance(value, Path) else None)
+            object.__setattr__(self, name, plain(value) if plain else value)
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("mixed_precision", self.mixed_precision, (None, *PRECISIONS))
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
-        plain["maximize"] = bool(one_of("maximize", self.maximize, (False, True)))
-        plain["device"] = str(self.device)
-        plain["tensorboard"] = str(self.tensorboard) if isinstance(self.tensorboard, Path) else self.tensorboard
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values; an optimiser of the user's by its name."""

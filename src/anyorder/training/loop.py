@@ -7,7 +7,6 @@ same ``workdir`` ends with the weights of an uninterrupted run. The global gener
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -17,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from anyorder.checks import Diverged, InputError, one_of, real_number
-from anyorder.data.orderings import reorder
+from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.models.base import sizes_of
 from anyorder.penalties import AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
-from anyorder.recurrences.base import Recurrence
+from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import tree_map
-from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed, together
+from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed
 from anyorder.training.checkpoint import Checkpoint, own_randomness
 from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
-from anyorder.training.predict import matched, orderings_of, parameter_of, placed, predict
+from anyorder.training.predict import matched, placed, predict
 from anyorder.training.progress import Journal, Record
 
 Batch = tuple[Tensor, Tensor | None]
@@ -77,16 +75,15 @@ class Objective(nn.Module):
             return self.model(elements, lengths), elements.new_zeros((), dtype=torch.float32)
         device = elements.device.type
         mixed = torch.is_autocast_enabled(device)
-        trajectory = None
+        trajectory, batch = None, penalty_on or (elements, lengths)
         if penalty_on is None and self._reuses:
             output, trajectory = self.model(elements, lengths, return_trajectory=True)
         else:
             output = self.model(elements, lengths)
         with torch.autocast(device, enabled=False) if mixed else nullcontext():
-            if trajectory is not None and not (mixed and trajectory.in_half_precision):
-                return output, self.penalty(trajectory, generator=generator)
-            batch = (elements, lengths) if penalty_on is None else penalty_on
-            return output, self.penalty(self.model, *batch, generator=generator)
+            if trajectory is None or (mixed and trajectory.in_half_precision):
+                return output, self.penalty(self.model, *batch, generator=generator)
+            return output, self.penalty(trajectory, generator=generator)
 
 
 def train(
@@ -181,12 +178,13 @@ class _Run:
         if self.world > 1:  # all start from the first one's weights
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
-        like = parameter_of(model)
-        self.data = _mean_one(placed(self.data, like))
-        self.validation = None if self.validation is None else _mean_one(placed(self.validation, like))
+        self.data = placed(self.data, model)
+        self.validation = None if self.validation is None else placed(self.validation, model)
         self.deck = Deck(len(self.data), config.batch_size, seed_of(config.seed, 0), self.device)
         if self.unlabeled is not None:
-            self.unlabeled = together(self.data, placed(self.unlabeled, like))
+            one, other = self.data, placed(self.unlabeled, model)
+            offsets = torch.cat([one.offsets, one.offsets[-1] + other.offsets[1:]])
+            self.unlabeled = SetData(torch.cat([one.elements, other.elements]), offsets)
             self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
         self.loss_of: Any = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         self.plain, self.objective = Objective(model), Objective(model, self.penalty)
@@ -247,7 +245,8 @@ class _Run:
         index, share = self._my_part(self.deck.batch(steps))
         batch = self.data.batch(index)
         if self.config.shuffle:
-            fresh = orderings_of(*batch, 1, self.orderings, self.config.shuffle_within)[:, 0]
+            size, within = batch[0].shape[1], self.config.shuffle_within
+            fresh = random_orderings(sizes_of(*batch), size, generator=self.orderings, within=within)[:, 0]
             batch = reorder(batch[0], fresh), batch[1]
         batch = self._augmented(batch)
         penalty_on, penalty_share = None, share
@@ -259,11 +258,10 @@ class _Run:
         self.optimizer.zero_grad()
         if self.config.truncate is None:
             loss, penalty = self._backward(batch, index, share, weight * penalty_share, penalty_on)
-        elif penalty_on is None:
-            loss, penalty = self._window_by_window(batch, weight * penalty_share, index, share)
         else:
-            loss, _ = self._window_by_window(batch, 0.0, index, share)
-            _, penalty = self._window_by_window(penalty_on, weight * penalty_share, None, 0.0)
+            loss, penalty = self._window_by_window(batch, 0.0 if penalty_on else weight * penalty_share, index, share)
+            if penalty_on:
+                _, penalty = self._window_by_window(penalty_on, weight * penalty_share, None, 0.0)
         self._update()
         self.sums[0] += loss * (len(index) if share else 0)
         if weight:
@@ -271,8 +269,11 @@ class _Run:
             self.sums[2] += 1
         self.result.steps += 1
         if isinstance(self.penalty_weight, AdaptiveWeight) and steps % _WEIGHT_EVERY == 0:
-            gap = self._gap_of_batch(penalty_on or batch)
-            if not math.isnan(gap):  # nothing to measure, or a loss that the end of the epoch finds to be NaN
+            gap = self._gap(penalty_on or batch, self.draws)
+            known = torch.tensor([gap or 0.0, gap is not None], dtype=torch.float64, device=self.device)
+            total, count = summed(known).tolist()
+            gap = total / count if count else self._gap_of_fixed_sets()
+            if gap is not None and not math.isnan(gap):  # of a NaN the end of the epoch will tell
                 self.penalty_weight.update(gap)
 
     def weight(self) -> float:
@@ -316,7 +317,7 @@ class _Run:
         model: Any = self.model
         assert self.config.truncate is not None
         loss, mean = torch.zeros(2, device=self.device)
-        pairs = self._pairs(batch).clamp(min=1) if weight else 1
+        pairs = self._all_pairs(batch) if weight else 0
         state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
         for elements, lengths, is_last in pieces(*batch, self.config.truncate):
             total: Any = None
@@ -326,9 +327,8 @@ class _Run:
                 state = start if state is None else tree_map(functools.partial(_where, begun), state, start)
                 encoded = model.encode(elements, lengths)
                 trajectory = model.recurrence.scan_encoded(encoded, lengths, state=state, last_alone=not weight)
-                if weight and self._has_mates(lengths):
-                    penalty = self.objective.penalty(trajectory, generator=self.draws)  # type: ignore[misc]
-                    penalty = penalty * ((lengths >= 2).sum() / pairs)
+                if weight and (here := self._pairs(lengths)) > 0:
+                    penalty = self.penalty(trajectory, generator=self.draws) * (here / pairs)
                     mean = mean + penalty.detach()
                     total = weight * penalty
                 if ends:
@@ -374,20 +374,20 @@ class _Run:
             return index[:1], 0.0
         return mine, len(mine) / len(index)
 
-    def _pairs(self, batch: Batch) -> Tensor:
-        """How many (set, window) pairs of a batch hold two elements or more."""
-        windows = [sizes for sizes in piece_sizes(*batch, self.config.truncate) if self._has_mates(sizes)]
-        return torch.stack([(sizes >= 2).sum() for sizes in windows] or [torch.tensor(0, device=self.device)]).sum()
+    def _pairs(self, sizes: Tensor) -> Tensor:
+        """How many sets of a window, ``sizes [..., B]``, have a pair; none of one that has nothing to compare with."""
+        pairs = (sizes >= 2).sum(-1)
+        return pairs * ((sizes > 0).sum(-1) >= 2) if self.compares_sets else pairs
 
-    def _has_mates(self, lengths: Tensor) -> bool:
-        """Whether a penalty that compares sets finds two with elements."""
-        return not self.compares_sets or int((lengths > 0).sum()) >= 2
+    def _all_pairs(self, batch: Batch) -> Tensor:
+        """How many (set, window) pairs of a batch are penalised."""
+        return self._pairs(torch.stack(piece_sizes(*batch, self.config.truncate))).sum()
 
     def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
         if self.world == 1:
-            return float(self._pairs(batch) > 0) if self.compares_sets else 1.0
-        mine = self._pairs(batch) * (share > 0)
+            return float(self._all_pairs(batch) > 0) if self.compares_sets else 1.0
+        mine = self._all_pairs(batch) * (share > 0)
         return float(mine / summed(mine.clone()).clamp(min=1))
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -404,30 +404,16 @@ class _Run:
         elements, lengths = (None if part is None else part[:count] for part in batch)
         if int((sizes_of(elements, lengths) >= 2).sum()) < 2:  # type: ignore[arg-type]
             return None
-        was_training = self.model.training
-        self.model.eval()
-        gap = order_gap(self.model, elements, lengths, generator=draws)  # type: ignore[arg-type]
-        self.model.train(was_training)
-        return float(gap)
-
-    def _gap_of_batch(self, batch: Batch) -> float:
-        """The order gap of a global batch, else of the fixed sets, else NaN."""
-        gap = self._gap(batch, self.draws)
-        known = torch.tensor([gap or 0.0, gap is not None], dtype=torch.float64, device=self.device)
-        total, count = summed(known).tolist()
-        gap = total / count if count else self._gap_of_fixed_sets()
-        return math.nan if gap is None else gap
+        with evaluating(self.model):
+            return float(order_gap(self.model, elements, lengths, generator=draws))  # type: ignore[arg-type]
 
     def _gap_of_fixed_sets(self) -> float | None:
-        """The order gap of the same sets by the same draws each time."""
-        return self._fixed and self._gap(self._fixed, generator_of(self.device, self.config.seed, 3))
-
-    @cached_property
-    def _fixed(self) -> Batch | None:
+        """The order gap of the same sets by the same draws each time; None where order is no question."""
         if not has_recurrence(self.model) or getattr(self.model, "invariant", False):
             return None
         data = self.validation or self.data
-        return data.batch(torch.arange(min(self.config.gap_samples, len(data)), device=self.device))
+        fixed = data.batch(torch.arange(min(self.config.gap_samples, len(data)), device=self.device))
+        return self._gap(fixed, generator_of(self.device, self.config.seed, 3))
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
         """Train until the end, from the checkpoint in ``workdir`` if there is one."""
@@ -442,7 +428,7 @@ class _Run:
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    journal.step(result.steps)
+                    journal.step()
                     if checkpoint is not None and checkpoint.due():
                         checkpoint.write()
                 record = self._end_epoch()
@@ -542,14 +528,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device must be 'auto' or a device of torch; got {name!r}: {error}") from None
     return device
-
-
-def _mean_one(data: SetData) -> SetData:
-    """``data`` with weights of mean 1."""
-    if data.weights is None:
-        return data
-    weights = data.weights.to(data.elements.dtype if data.elements.is_floating_point() else torch.get_default_dtype())
-    return dataclasses.replace(data, weights=weights / weights.mean())
 
 
 def has_recurrence(model: nn.Module) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +33,10 @@ def predict(
     >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
     torch.Size([2, 2])
     """
-    like = parameter_of(model)
-    data = placed(data, like)
-    lengths = data.lengths.cpu()
+    data = placed(data, model)
+    device, lengths = data.elements.device, data.lengths.cpu()
     by_size = torch.argsort(lengths, stable=True)
-    outputs: Tensor | None = None
+    outputs: list[Tensor] = []
     start = 0
     finish = finish or (lambda output: output)
     with evaluating(model):
@@ -46,30 +44,14 @@ def predict(
             stop = start + batch_size
             while stop - start > 1 and (stop - start) * int(lengths[by_size[start:stop]].max()) > 2**17:
                 stop = start + (stop - start) // 2
-            index = by_size[start:stop].to(like.device)
-            elements, sizes = data.batch(index)
+            elements, sizes = data.batch(by_size[start:stop].to(device))
             if orderings == 1:
-                value = finish(model(elements, sizes))
+                outputs.append(finish(model(elements, sizes)))
             else:
-                draws = orderings_of(elements, sizes, orderings, generator).unbind(1)
-                value = torch.stack([finish(model(reorder(elements, o), sizes)) for o in draws]).mean(0)
-            if outputs is None:
-                outputs = value.new_empty(len(data), *value.shape[1:])
-            outputs[index] = value
+                draws = random_orderings(sizes_of(elements, sizes), elements.shape[1], orderings, generator).unbind(1)
+                outputs.append(torch.stack([finish(model(reorder(elements, o), sizes)) for o in draws]).mean(0))
             start = stop
-    assert outputs is not None  # SetData is never empty
-    return outputs
-
-
-def orderings_of(
-    elements: Tensor,
-    lengths: Tensor | None,
-    draws: int,
-    generator: torch.Generator | None,
-    within: int | None = None,
-) -> Tensor:
-    """Random orderings ``[B, draws, T]`` of a batch, see :func:`random_orderings`."""
-    return random_orderings(sizes_of(elements, lengths), elements.shape[1], draws, generator, within=within)
+    return torch.cat(outputs)[by_size.argsort().to(device)]
 
 
 def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,15 +61,13 @@ def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return output, targets
 
 
-def parameter_of(model: nn.Module) -> Tensor:
-    return next(model.parameters(), torch.zeros(()))
-
-
-def placed(data: SetData, like: Tensor) -> SetData:
-    """``data`` on the device and in the floating dtype of ``like``."""
+def placed(data: SetData, model: nn.Module) -> SetData:
+    """``data`` on the device and in the floating dtype of ``model``, with weights of mean 1."""
+    like = next(model.parameters(), torch.zeros(()))
 
     def convert(values: Tensor | None) -> Any:
         return values if values is None or not values.is_floating_point() else values.to(like.dtype)
 
-    data = data.to(like.device)
-    return dataclasses.replace(data, elements=convert(data.elements), targets=convert(data.targets))
+    weights = None if data.weights is None else data.weights.to(like.dtype)
+    weights = None if weights is None else weights / weights.mean()
+    return SetData(convert(data.elements), data.offsets, convert(data.targets), weights).to(like.device)

@@ -16,16 +16,6 @@ from anyorder.files import write_atomically
 Record = dict[str, Any]
 
 
-def describe(record: Record) -> str:
-    """An epoch's figures in one line.
-
-    >>> describe({"epoch": 3, "loss": 0.25, "penalty": 0.01, "gap": None, "validation": 0.5})
-    'epoch 3 · loss 0.25 · penalty 0.01 · validation 0.5'
-    """
-    shown = [key for key in ("loss", "penalty", "gap", "validation") if record.get(key) is not None]
-    return " · ".join([f"epoch {record['epoch']}", *(f"{key} {record[key]:.4g}" for key in shown)])
-
-
 class Journal:
     """Reports each epoch: stderr, ``workdir/log.jsonl``, TensorBoard and ``log``.
 
@@ -34,11 +24,11 @@ class Journal:
     """
 
     def __init__(self, run: Any, workdir: Path | None, shown: bool, log: Callable[[Record], None] | None) -> None:
-        self._first, self._total, self._began, self._next = run.result.steps, run.total_steps, time.monotonic(), 0.0
-        self._main, self._shown, self._log = run.rank == 0, shown and run.rank == 0, log
+        self._began, self._next, self._run, self._first = time.monotonic(), 0.0, run, run.result.steps
+        self._main, self._log = run.rank == 0, log
+        self._shown = shown and self._main
         self._terminal = self._shown and sys.stderr.isatty()
-        self._waiting: Record | None = None
-        self._figures = "training"
+        self._figures = self._printed = ""
         self._path = None if workdir is None else workdir / "log.jsonl"
         self._board: Any = None
         history, tensorboard = run.result.history, run.config.tensorboard
@@ -49,17 +39,18 @@ class Journal:
             writer = extra("torch.utils.tensorboard", "tensorboard", "tensorboard=").SummaryWriter
             self._board = writer(folder, purge_step=len(history))
 
-    def step(self, steps: int) -> None:
+    def step(self) -> None:
         """Rewrite the line on a terminal, at most ten times a second."""
-        now = time.monotonic()
-        if self._terminal and (now >= self._next or steps == self._total):
-            left = (now - self._began) * (self._total - steps) / max(1, steps - self._first)
-            line = f"{self._figures} · {steps / self._total:.0%} · {timedelta(seconds=round(left))} left"
+        if self._terminal and time.monotonic() >= self._next:
+            steps, total = self._run.result.steps, self._run.total_steps
+            left = (time.monotonic() - self._began) * (total - steps) / max(1, steps - self._first)
+            line = f"{self._figures or 'training'} · {steps / total:.0%} · {timedelta(seconds=round(left))} left"
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-            self._next = now + 0.1
+            self._next = time.monotonic() + 0.1
 
     def epoch(self, record: Record) -> None:
-        self._figures, self._waiting = describe(record), record
+        figures = {name: record[name] for name in ("loss", "penalty", "gap", "validation") if record[name] is not None}
+        self._figures = " · ".join([f"epoch {record['epoch']}", *(f"{name} {v:.4g}" for name, v in figures.items())])
         if self._path is not None and self._main:
             with self._path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
@@ -69,19 +60,20 @@ class Journal:
                     self._board.add_scalar(key, value, record["epoch"])
         if self._log is not None and self._main:
             self._log(record)
-        if not self._terminal and time.monotonic() >= self._next:
+        if self._shown and not self._terminal and time.monotonic() >= self._next:
             self._print()
-            self._next = time.monotonic() + 2
 
     def close(self) -> None:
         """Show the last figures, if they were not shown yet."""
-        self._print()
+        if self._terminal:
+            self._next = 0.0
+            self.step()
+            print(file=sys.stderr)
+        elif self._shown and self._figures != self._printed:
+            self._print()
         if self._board is not None:
             self._board.close()
 
     def _print(self) -> None:
-        if self._waiting is not None and self._shown:
-            if self._terminal:
-                self.step(self._waiting["step"])
-            print("" if self._terminal else self._figures, file=sys.stderr, flush=True)
-        self._waiting = None
+        print(self._figures, file=sys.stderr, flush=True)
+        self._printed, self._next = self._figures, time.monotonic() + 2
