@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -54,8 +53,15 @@ class SetModel(nn.Module):
         super().__init_subclass__()
         if "name" in cls.__dict__:
             MODELS[cls.name] = cls
-        if "__init__" in cls.__dict__:
-            cls.__init__ = _recorded(cls.__init__)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """A model that keeps its arguments for :meth:`config`; of a module, its type."""
+        model = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind_partial(None, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = list(bound.arguments.items())[1:]
+        model._arguments = {name: type(v) if isinstance(v, nn.Module) else v for name, v in arguments}
+        return model
 
     def __init__(self, in_features: int, out_features: int, embedding: Embedding | None = None) -> None:
         super().__init__()
@@ -77,15 +83,13 @@ class SetModel(nn.Module):
 
         ``MODELS[model.name](**config)`` builds the model again.
         """
-        config = {}
-        for name, value in self._arguments.items():
-            if isinstance(value, type):
-                raise InputError(
-                    f"{name} is a module of your own ({value.__name__}), which a configuration cannot describe; "
-                    "keep the state_dict() and build the model in code"
-                )
-            config[name] = _plain(getattr(self, name) if name in _SETTINGS else value)
-        return config
+        own = next((name for name, value in self._arguments.items() if isinstance(value, type)), None)
+        if own is not None:
+            raise InputError(
+                f"{own} is a module of your own ({self._arguments[own].__name__}), which a configuration cannot "
+                "describe; keep the state_dict() and build the model in code"
+            )
+        return {n: _plain(getattr(self, n) if n in _SETTINGS else value) for n, value in self._arguments.items()}
 
     def describe(self) -> dict[str, Any]:
         """A dict of name, trained parameters, state size, ``invariant``, ``streams``.
@@ -117,11 +121,10 @@ class SetModel(nn.Module):
         if longest == 0:
             elements = elements.new_zeros(batch, 1, features)
             lengths = torch.zeros(batch, dtype=torch.int64, device=elements.device)
-        if self.table is not None:
-            expected, fits = "integers", not elements.is_floating_point() and elements.dtype != torch.bool
-        else:
-            expected, fits = str(self.dtype), elements.dtype == self.dtype
-        if not fits and not (self.table is None and torch.is_autocast_enabled(elements.device.type)):
+        whole = not elements.is_floating_point() and elements.dtype != torch.bool
+        cast = torch.is_autocast_enabled(elements.device.type)
+        if not (whole if self.table is not None else cast or elements.dtype == self.dtype):
+            expected = self.dtype if self.table is None else "integers"
             raise InputTypeError(f"elements must be {expected}, as the model's weights need; got {elements.dtype}")
         require_finite(elements, lengths)
         return elements, lengths
@@ -140,8 +143,8 @@ class SetModel(nn.Module):
         if lengths is None:
             return self._embedded(elements), None, None
         mask = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
-        elements = self._embedded(elements.masked_fill(~mask[:, :, None], 0))
-        return (elements if self.table is None else elements.masked_fill(~mask[:, :, None], 0)), lengths, mask
+        embedded = self._embedded(elements.masked_fill(~mask[:, :, None], 0))
+        return embedded.masked_fill(~mask[:, :, None], 0), lengths, mask
 
     def _embedded(self, elements: Tensor) -> Tensor:
         if self.table is None:
@@ -155,21 +158,6 @@ class SetModel(nn.Module):
                     f"got {low if low < 0 else high}"
                 )
         return self.table(index)
-
-
-def _recorded(init: Callable[..., None]) -> Callable[..., None]:
-    """``init``, which keeps its arguments for ``config``; of a module, its type."""
-    signature = inspect.signature(init)
-
-    @functools.wraps(init)
-    def recording(self: SetModel, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        arguments = list(bound.arguments.items())[1:]
-        self._arguments = {name: type(v) if isinstance(v, nn.Module) else v for name, v in arguments}
-
-    return recording
 
 
 def _plain(value: Any) -> Any:
@@ -194,10 +182,6 @@ class Standardised(SetModel):
     """
 
     name = "standardised"
-    mean: Tensor
-    scale: Tensor
-    out_mean: Tensor
-    out_scale: Tensor
 
     def __init__(
         self, in_features: int, out_features: int, model: str = "recurrent", options: dict[str, Any] | None = None
@@ -205,9 +189,8 @@ class Standardised(SetModel):
         super().__init__(in_features, out_features)
         one_of("model", model, [name for name in MODELS if name != self.name])
         self.inner: Any = MODELS[model](in_features, out_features, **(options or {}))
-        for name, size in {"mean": in_features, "out_mean": out_features}.items():
-            self.register_buffer(name, torch.zeros(size))
-            self.register_buffer(name.replace("mean", "scale"), torch.ones(size))
+        self.mean, self.scale = nn.Buffer(torch.zeros(in_features)), nn.Buffer(torch.ones(in_features))
+        self.out_mean, self.out_scale = nn.Buffer(torch.zeros(out_features)), nn.Buffer(torch.ones(out_features))
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
@@ -254,12 +237,11 @@ class Standardised(SetModel):
         self.inner.orderings = whole_number("orderings", value)
 
     def _standard(self, elements: Tensor) -> Tensor:
-        readable = isinstance(elements, Tensor) and elements.is_floating_point() and elements.dim() == 3
-        if not readable or elements.shape[2] != self.in_features:
+        floating = isinstance(elements, Tensor) and elements.is_floating_point()
+        if not floating or elements.shape[2:] != (self.in_features,):
             return elements  # integers of an embedding, or what the model inside refuses
         standard = (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
-        wider = elements.dtype.itemsize > self.mean.dtype.itemsize
-        return standard.to(self.mean.dtype) if wider else standard
+        return standard.to(self.mean.dtype) if elements.dtype.itemsize > self.mean.dtype.itemsize else standard
 
     def _raw(self, output: Tensor) -> Tensor:
         return output * self.out_scale + self.out_mean
@@ -298,12 +280,11 @@ def pool(values: Tensor, mask: Tensor | None, how: str) -> Tensor:
 
     Values of half precision are summed in single precision: a sum on the way to a mean may overflow.
     """
-    if how in ("max", "min"):
-        worst, best = (-math.inf, torch.amax) if how == "max" else (math.inf, torch.amin)
-        if mask is None:
-            return best(values, 1)
-        top = best(values.masked_fill(~mask[:, :, None], worst), 1)
-        return torch.where(mask.any(1, keepdim=True), top, torch.zeros_like(top))
+    if how == "min":
+        return -pool(-values, mask, "max")
+    if how == "max":
+        top = (values if mask is None else values.masked_fill(~mask[:, :, None], -math.inf)).amax(1)
+        return top if mask is None else top.masked_fill(~mask.any(1, keepdim=True), 0)
     if values.dtype in (torch.float16, torch.bfloat16):
         return pool(values.float(), mask, how).to(values.dtype)
     if how == "std":

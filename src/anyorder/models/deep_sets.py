@@ -91,10 +91,6 @@ class DeepSets(SetModel):
         return self.rho(state if self.pooling == "sum" else state[0])
 
 
-def _add(element: Tensor, state: Tensor) -> Tensor:
-    return state + element
-
-
 def _running_mean(element: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     mean, count = state
     return mean + (element - mean) / (count + 1), count + 1
@@ -105,4 +101,4 @@ def _running_max(element: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor,
     return torch.where(count > 0, torch.maximum(top, element), element), count + 1
 
 
-_POOL_STEPS: dict[str, Callable[[Tensor, Any], Any]] = {"sum": _add, "mean": _running_mean, "max": _running_max}
+_POOL_STEPS: dict[str, Callable[[Tensor, Any], Any]] = {"sum": torch.add, "mean": _running_mean, "max": _running_max}

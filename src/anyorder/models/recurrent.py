@@ -17,36 +17,34 @@ from anyorder.recurrences.known import TwoLayerReLUCell
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 CELLS: dict[str, Callable[..., nn.Module]] = {
-    "rnn": nn.RNN,
-    "relu-rnn": partial(nn.RNN, nonlinearity="relu"),
-    "gru": nn.GRU,
-    "lstm": nn.LSTM,
+    "rnn": partial(nn.RNN, batch_first=True),
+    "relu-rnn": partial(nn.RNN, nonlinearity="relu", batch_first=True),
+    "gru": partial(nn.GRU, batch_first=True),
+    "lstm": partial(nn.LSTM, batch_first=True),
     "relu": TwoLayerReLUCell,
 }
 
 
 class Readout(nn.Module):
-    """ρ of a state: choose what to read, apply dropout, map to the outputs.
+    """ρ of a state: ``read`` what is needed, apply dropout to it, map it to the outputs by ``head``."""
 
-    With ``layers`` (a named cell) ρ reads h of the top layer. With None (a recurrence of the user's) ρ reads every
-    tensor of the state, flattened and side by side; a module of the user's reads the state as it is.
-    """
-
-    def __init__(self, head: nn.Module, dropout: float, layers: int | None, own_head: bool) -> None:
+    def __init__(self, head: nn.Module, dropout: float, read: Callable[[State], State]) -> None:
         super().__init__()
-        self.head, self.dropout = head, nn.Dropout(dropout)
-        self.layers, self.own_head = layers, own_head
+        self.head, self.dropout, self.read = head, nn.Dropout(dropout), read
 
     def forward(self, state: State) -> Tensor:
-        if self.layers is not None:
-            hidden = state[0] if isinstance(state, tuple) else state
-            return self.head(self.dropout(hidden if self.layers == 1 else hidden[..., -1, :]))
-        if self.own_head:
-            return self.head(tree_map(self._drop, state))
-        return self.head(self.dropout(torch.cat([by_sample(leaf) for leaf in tree_leaves(state)], dim=1)))
+        return self.head(tree_map(self._drop, self.read(state)))
 
     def _drop(self, leaf: Tensor) -> Tensor:
         return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
+
+
+def _as_it_is(state: State) -> State:
+    return state
+
+
+def _side_by_side(state: State) -> Tensor:
+    return torch.cat([by_sample(leaf) for leaf in tree_leaves(state)], dim=1)
 
 
 class RecurrentSetModel(SetModel):
@@ -118,13 +116,16 @@ class RecurrentSetModel(SetModel):
             one_of("cell", cell, CELLS)
             hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
             read = hidden if state_features is None else whole_number("state_features", state_features)
-            sizes = (read, hidden) if cell == "relu" else (hidden, layers)
-            self.recurrence = _named_recurrence(cell, width, *sizes, learned_start, gate_bias_span)
+            module: Any = CELLS[cell](width, *((read, hidden) if cell == "relu" else (hidden, layers)))
+            if gate_bias_span is not None:
+                _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
+            start = torch.zeros(1, read) if cell == "relu" else recurrence(module).start(1)
+            self.recurrence = recurrence(module, start=tree_map(nn.Parameter, start) if learned_start else start)
         if isinstance(readout, nn.Module):
-            head: nn.Module = readout
+            head, read_own = readout, _as_it_is
         else:
-            head = mlp(read, readout or (), out_features, activation, readout_dropout)
-        self.readout = Readout(head, dropout, None if own_cell else layers, own_head)
+            head, read_own = mlp(read, readout or (), out_features, activation, readout_dropout), _side_by_side
+        self.readout = Readout(head, dropout, read_own if own_cell else self.recurrence.output)
         if own_head:
             self._require_width()
 
@@ -157,18 +158,6 @@ class RecurrentSetModel(SetModel):
     def _scan(self, elements: Tensor, lengths: Tensor | None, last_alone: bool) -> Trajectory:
         elements, lengths = self.filled(elements, lengths)
         return self.recurrence.scan_encoded(self.encoder(elements), lengths, last_alone=last_alone)
-
-
-def _named_recurrence(
-    cell: str, features: int, size: int, other: int, learned_start: bool, gate_bias_span: float | None
-) -> Recurrence:
-    """Units and layers of torch's modules; state features and neurons of "relu"."""
-    options = {} if cell == "relu" else {"batch_first": True}
-    module: Any = CELLS[cell](features, size, other, **options)
-    if gate_bias_span is not None:
-        _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
-    start = torch.zeros(1, size) if cell == "relu" else recurrence(module).start(1)
-    return recurrence(module, start=tree_map(nn.Parameter, start) if learned_start else start)
 
 
 def _spread_memory(module: nn.RNNBase, span: float) -> None:

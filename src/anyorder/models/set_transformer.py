@@ -32,21 +32,17 @@ class MAB(nn.Module):
         self.norm_feed = nn.LayerNorm(features) if layer_norm else nn.Identity()
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
-        hidden = self.norm_attention(queries + self.attend(queries, keys, mask))
-        return self.norm_feed(hidden + F.relu(self.feed(hidden)))
-
-    def attend(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-        """Multihead(X, Y, Y): softmax(Q K' / √d) V for each head, then a linear map."""
         query, key, value = (
             projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, heads, N or M, features / heads]
             for projection, x in ((self.query, queries), (self.key, keys), (self.value, keys))
         )
-        if mask is None:
-            mixed = F.scaled_dot_product_attention(query, key, value)
-            return self.out(mixed.transpose(1, 2).flatten(2))
-        some = mask.any(dim=1)[:, None]  # a softmax over no key is NaN: attend to padding, then drop the result
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
-        return self.out(mixed.transpose(1, 2).flatten(2)) * some[:, :, None]
+        some = attended = None
+        if mask is not None:  # a softmax over no key is NaN: attend to padding, then drop the result
+            some = mask.any(dim=1)[:, None]
+            attended = (mask | ~some)[:, None, None, :]
+        mixed = self.out(F.scaled_dot_product_attention(query, key, value, attended).transpose(1, 2).flatten(2))
+        hidden = self.norm_attention(queries + (mixed if some is None else mixed * some[:, :, None]))
+        return self.norm_feed(hidden + F.relu(self.feed(hidden)))
 
 
 class SAB(nn.Module):
@@ -65,7 +61,7 @@ class ISAB(nn.Module):
 
     def __init__(self, features: int, heads: int, points: int, layer_norm: bool = False) -> None:
         super().__init__()
-        self.points = _learned_points(points, features)
+        self.points = nn.init.xavier_uniform_(nn.Parameter(torch.empty(1, points, features)))
         self.gather = MAB(features, heads, layer_norm)
         self.spread = MAB(features, heads, layer_norm)
 
@@ -79,19 +75,13 @@ class PMA(nn.Module):
 
     def __init__(self, features: int, heads: int, seeds: int, layer_norm: bool = False) -> None:
         super().__init__()
-        self.seeds = _learned_points(seeds, features)
+        self.seeds = nn.init.xavier_uniform_(nn.Parameter(torch.empty(1, seeds, features)))
         self.feed = nn.Linear(features, features)
         self.block = MAB(features, heads, layer_norm)
 
     def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
         fed = F.relu(self.feed(elements))
         return self.block(self.seeds.expand(elements.shape[0], -1, -1), fed, mask)
-
-
-def _learned_points(count: int, features: int) -> nn.Parameter:
-    points = torch.empty(1, count, features)
-    nn.init.xavier_uniform_(points)
-    return nn.Parameter(points)
 
 
 class SetTransformer(SetModel):
