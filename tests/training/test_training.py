@@ -46,28 +46,20 @@ def ragged(samples: int = 40, seed: int = 0) -> SetData:
     return SetData.of(sets, torch.stack([s.sum() for s in sets]))
 
 
-def model(seed: int = 0, **options) -> ao.RecurrentSetModel:
+def model(seed: int = 0, out: int = 1, **options) -> ao.RecurrentSetModel:
     torch.manual_seed(seed)
-    return ao.RecurrentSetModel(1, 1, **{"hidden": 6, **options})
+    return ao.RecurrentSetModel(1, out, **{"hidden": 6, **options})
 
 
 def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
-def trained(data: SetData, *, start: nn.Module | None = None, penalty=None, penalty_weight=0.0, **options):
+def trained(data: SetData, *, start: nn.Module | None = None, loss="mse", **options):
     subject = start or model()
-    extra = {
-        k: options.pop(k)
-        for k in ("validation", "unlabeled", "metric", "augment", "workdir", "log", "loss")
-        if k in options
-    }
-    config = TrainConfig(**{"epochs": 3, "batch_size": 16, **options})
-    loss = extra.pop("loss", "mse")
-    result = train(
-        subject, loss, data, config=config, penalty=penalty, penalty_weight=penalty_weight, progress=False, **extra
-    )
-    return subject, result
+    settings = {name: options.pop(name) for name in TrainConfig.__dataclass_fields__ if name in options}
+    config = TrainConfig(**{"epochs": 3, "batch_size": 16, **settings})
+    return subject, train(subject, loss, data, config=config, progress=False, **options)
 
 
 # What it minimises ------------------------------------------------------------------------------------------------
@@ -150,35 +142,31 @@ def test_under_autocast_the_penalty_is_in_full_precision(cell, penalty):
     torch.testing.assert_close(value, exact, rtol=0.05, atol=0)
 
 
-def test_validation_is_in_full_precision():
+def test_mixed_precision_trains_and_validates_in_full_precision():
     def metric(outputs: Tensor, _: Tensor) -> float:
-        return float(outputs.sum())
+        return outputs.sum().item()
 
-    held = sums(16)
-    subject, result = trained(sums(16), epochs=1, mixed_precision="bf16", validation=held, metric=metric)
-    expected = metric(subject(*held.batch(torch.arange(16))), torch.empty(0))
-    assert result.best_validation == pytest.approx(expected, rel=1e-5)
-
-
-def test_mixed_precision_trains():
-    subject, result = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0, mixed_precision="bf16")
+    data = sums()
+    options = {"penalty": SIRE, "penalty_weight": 1.0, "epochs": 10, "validation": data, "metric": metric}
+    subject, result = trained(data, mixed_precision="bf16", **options)
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert all(p.dtype == torch.float32 for p in subject.parameters())
-    full, _ = trained(sums(), epochs=10, penalty=SIRE, penalty_weight=1.0)
-    assert not torch.equal(flat(full), flat(subject))
+    assert result.best_validation == pytest.approx(metric(predict(subject, data), data.targets), rel=1e-5)
+    assert not torch.equal(flat(trained(data, **options)[0]), flat(subject))
 
 
-def test_the_precision_is_what_the_launcher_says_unless_it_is_given(monkeypatch):
-    seen: list[torch.dtype] = []
+def test_what_a_loss_sees(monkeypatch):
+    """Outputs in the launcher's precision unless it is given; those of one column are not broadcast to targets."""
+    seen: list[tuple] = []
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
-        seen.append(output.dtype)
+        seen.append((output.dtype, output.shape, target.shape))
         return (output.float() - target).square().mean()
 
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     trained(sums(16), loss=loss, epochs=1)
     trained(sums(16), loss=loss, epochs=1, mixed_precision="no")
-    assert seen == [torch.bfloat16, torch.float32]
+    assert seen == [(torch.bfloat16, (16,), (16,)), (torch.float32, (16,), (16,))]
 
 
 def test_weights_of_samples_count_as_repetitions_do():
@@ -258,26 +246,11 @@ def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_ga
     assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
-def test_outputs_of_one_column_are_never_broadcast_against_targets():
-    shapes = []
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        shapes.append((output.shape, target.shape))
-        return F.mse_loss(output, target)
-
-    trained(sums(20), loss=loss, epochs=1, batch_size=20)
-    assert shapes == [((20,), (20,))]
-
-
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_every_named_loss_trains(name):
-    data = sums(32)
+    data, start = sums(32), model(out=2 if name == "cross-entropy" else 1)
     if name == "cross-entropy":
         data = SetData(data.elements, data.offsets, (data.targets > data.targets.median()).long())
-        torch.manual_seed(0)
-        start = ao.RecurrentSetModel(1, 2, hidden=6)
-    else:
-        start = model()
     _, result = trained(data, start=start, loss=name, epochs=20, learning_rate=0.02)
     assert result.history[-1]["loss"] < 0.9 * result.history[0]["loss"]
 
@@ -414,11 +387,6 @@ def test_the_best_weights_by_validation_are_kept():
     again = F.mse_loss(predict(subject, sums(seed=1))[:, 0], sums(seed=1).targets)
     assert again.item() == pytest.approx(min(figures), rel=1e-5)
     assert not subject.training
-
-
-def test_a_metric_may_be_maximised():
-    _, result = trained(sums(), validation=sums(seed=1), metric=lambda o, t: -F.l1_loss(o, t), maximize=True, epochs=6)
-    assert result.best_validation == max(r["validation"] for r in result.history)
 
 
 def test_early_stopping_waits_for_patience_epochs():
@@ -672,7 +640,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
     whole, expected = go(None)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, stop_after(3))
+    (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")  # what a killed run was writing
     resumed, result = go(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
     assert torch.equal(flat(whole), flat(resumed))
     assert result.best_epoch == expected.best_epoch
     for ours, theirs in zip(result.history, expected.history, strict=True):
@@ -724,14 +694,6 @@ def test_predicting_leaves_each_module_in_its_own_mode():
     with pytest.raises(InputError, match="must have 1 features"):
         predict(model, SetData.of([np.ones((2, 3))]))
     assert [module.training for module in model.modules()] == modes
-
-
-def test_what_a_killed_run_was_writing_is_swept_away(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        trained(sums(), epochs=4, workdir=tmp_path, log=stop_after(2), checkpoint_seconds=0.0)
-    (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")
-    trained(sums(), epochs=4, workdir=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
 
 
 RUN = """
@@ -863,11 +825,6 @@ def test_long_sets_are_read_in_small_batches():
     assert max(sizes) <= 2**17
 
 
-def two_classes() -> ao.RecurrentSetModel:
-    torch.manual_seed(0)
-    return ao.RecurrentSetModel(1, 2, hidden=6)
-
-
 def test_validation_is_weighted_as_its_sets_are():
     held = sums(seed=1)
     weights = torch.linspace(0, 3, 48)
@@ -946,7 +903,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_train_refuses(case):
     options = {"data": sums(), **REFUSED[case]}
-    starts = {"two": two_classes, "transformer": lambda: ao.SetTransformer(1, 1), None: model}
+    starts = {"two": lambda: model(out=2), "transformer": lambda: ao.SetTransformer(1, 1), None: model}
     start = starts[options.pop("start", None)]()
     with pytest.raises(InputError, match=case.split()[0]):
         trained(options.pop("data"), start=start, **options)
@@ -963,10 +920,8 @@ def test_named_losses_take_targets_of_any_kind_of_number():
         runs = [trained(SetData.of(x, targets), loss=loss)[1] for targets in (classes, classes == 1, classes.float())]
         assert len({run.history[-1]["loss"] for run in runs}) == 1
     kinds = classes.int(), classes.to(torch.uint8), classes, F.one_hot(classes), F.one_hot(classes).double()
-    losses = [
-        trained(SetData.of(x, y), start=two_classes(), loss="cross-entropy")[1].history[-1]["loss"] for y in kinds
-    ]
-    assert losses == pytest.approx([losses[0]] * 5)
+    runs = [trained(SetData.of(x, y), start=model(out=2), loss="cross-entropy")[1] for y in kinds]
+    assert [run.history[-1]["loss"] for run in runs] == pytest.approx([runs[0].history[-1]["loss"]] * 5)
 
 
 OTHER_RUNS = {
