@@ -131,22 +131,28 @@ def history(folder: Path, name: str, rank: int, world: int):
     return json.loads((folder / f"{name}-{rank}-of-{world}.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["plain", "penalised", "unlabeled", "windows"])
+SAME = ["plain", "penalised", "unlabeled", "windows"]
+
+
+@pytest.mark.parametrize("name", [*SAME, "drawn", "resumed", "estimator", "budget", "relative"])
+def test_all_processes_hold_the_same_weights(runs, name):
+    one, other = (weights(runs[0], name, rank, 2) for rank in range(2))
+    assert all(one[key].equal(other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", SAME)
 def test_two_processes_take_the_steps_of_one(runs, name):
     folder, _ = runs
-    one, two, other = weights(folder, name, 0, 1), weights(folder, name, 0, 2), weights(folder, name, 1, 2)
+    one, two = weights(folder, name, 0, 1), weights(folder, name, 0, 2)
     for key, value in one.items():
         assert (value - two[key]).abs().max() < 1e-5, key
-        assert two[key].equal(other[key]), key
     for ours, theirs in zip(history(folder, name, 0, 1), history(folder, name, 0, 2), strict=True):
         for figure in ("loss", "penalty", "validation"):
             assert theirs[figure] == (ours[figure] and pytest.approx(ours[figure], rel=1e-4)), figure
 
 
-def test_each_process_draws_its_own_subsets_and_all_hold_the_same_weights(runs):
-    folder, _ = runs
-    one, two, other = weights(folder, "drawn", 0, 1), weights(folder, "drawn", 0, 2), weights(folder, "drawn", 1, 2)
-    assert all(two[key].equal(other[key]) for key in two)
+def test_each_process_draws_its_own_subsets(runs):
+    one, two = (weights(runs[0], "drawn", 0, world) for world in (1, 2))
     assert max((one[key] - two[key]).abs().max().item() for key in one) > 1e-4
 
 
@@ -155,12 +161,6 @@ def test_a_run_of_two_processes_stopped_after_two_epochs_ends_as_if_it_had_not_b
     assert sorted(p.name for p in (folder / "work").iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
     drawn, resumed = weights(folder, "drawn", 1, 2), weights(folder, "resumed", 1, 2)
     assert all(drawn[key].equal(resumed[key]) for key in drawn)
-
-
-def test_an_estimator_without_random_state_is_the_same_on_all_processes(runs):
-    folder, _ = runs
-    one, other = weights(folder, "estimator", 0, 2), weights(folder, "estimator", 1, 2)
-    assert all(one[key].equal(other[key]) for key in one)
 
 
 def test_no_process_ends_with_threads_of_the_group_left(runs):
@@ -182,5 +182,3 @@ def test_processes_with_one_sample_of_a_batch_go_on_and_agree(runs, name):
     assert [r["penalty_weight"] for r in mine] == [r["penalty_weight"] for r in theirs]
     assert mine[-1]["penalty"] > 0
     assert (mine[-1]["penalty_weight"] > mine[0]["penalty_weight"]) == (name == "budget")
-    one, other = (weights(folder, name, rank, 2) for rank in range(2))
-    assert all((one[key] == other[key]).all() for key in one)

@@ -177,33 +177,37 @@ def test_weights_of_samples_count_as_repetitions_do():
     torch.testing.assert_close(flat(weighted), flat(repeated), atol=1e-6, rtol=1e-5)
 
 
+class Watch(nn.Module):
+    """Notes the elements that it reads in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.seen = nn.Parameter(torch.ones(1)), []
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if self.training:
+            self.seen.append(elements[:, :, 0])
+        return self.scale * elements.sum((1, 2))[:, None]
+
+
 def test_shuffling_reads_every_sample_in_fresh_orders():
-    seen: list[Tensor] = []
-
-    class Watch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(1))
-
-        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-            if self.training:
-                seen.append(elements[:, :, 0])
-            return self.scale * elements.sum((1, 2))[:, None]
-
     data = SetData.of(torch.arange(24.0).reshape(4, 6), torch.ones(4))
-    trained(data, start=Watch(), shuffle=True, epochs=5, batch_size=4)
-    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])  # [epochs, samples, elements]
-    assert torch.equal(first.sort(2).values, data.elements.view(1, 4, 6).expand(5, 4, 6))
-    assert len({tuple(orders) for orders in first.reshape(20, 6).sub(first.min(2).values.reshape(20, 1)).tolist()}) > 15
-    seen.clear()
-    trained(data, start=Watch(), shuffle=True, shuffle_within=3, epochs=5, batch_size=4)
-    first = torch.stack([epoch[epoch.min(1).values.argsort()] for epoch in seen])
-    halves = first.reshape(5, 4, 2, 3)  # elements 0 to 2 of a sample stay in its first half
-    assert torch.equal(halves.sort(3).values, data.elements.view(1, 4, 2, 3).expand(5, 4, 2, 3))
-    assert len({tuple(order) for order in halves.reshape(40, 3).sub(halves.min(3).values.reshape(40, 1)).tolist()}) == 6
-    seen.clear()
-    trained(data, start=Watch(), epochs=1, batch_size=4)
-    assert torch.equal(seen[0][seen[0][:, 0].argsort()], data.elements.view(4, 6))
+
+    def read(**options) -> Tensor:
+        """``[epochs, samples, elements]``, less the least element of each sample."""
+        seen = trained(data, start=Watch(), epochs=5, batch_size=4, **options)[0].seen
+        return torch.stack([epoch[epoch.min(1).values.argsort()] - torch.arange(0, 24, 6)[:, None] for epoch in seen])
+
+    def kinds(orders: Tensor) -> int:
+        return len(orders.unique(dim=0))
+
+    orders = read(shuffle=True)
+    assert torch.equal(orders.sort(2).values, torch.arange(6.0).expand(5, 4, 6))
+    assert kinds(orders.flatten(0, 1)) > 15
+    halves = read(shuffle=True, shuffle_within=3).reshape(5, 4, 2, 3)  # elements 0 to 2 stay in the first half
+    assert torch.equal(halves.sort(3).values, torch.arange(6.0).reshape(2, 3).expand(5, 4, 2, 3))
+    assert kinds((halves % 3).reshape(40, 3)) == 6
+    assert torch.equal(read(), torch.arange(6.0).expand(5, 4, 6))
 
 
 @dataclass(frozen=True)
@@ -443,18 +447,6 @@ def test_weights_that_diverge_under_an_encoder_are_not_blamed_on_the_data(option
 # Randomness -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_a_function_of_its_seed_and_leaves_the_global_generator_alone():
-    runs = []
-    for outside, seed in [(0, 7), (1, 7), (0, 8)]:
-        start = model(dropout=0.3)
-        torch.manual_seed(outside)
-        before = torch.get_rng_state()
-        runs.append(flat(trained(ragged(), start=start, penalty=SIRE, penalty_weight=1.0, shuffle=True, seed=seed)[0]))
-        assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(runs[0], runs[1])
-    assert not torch.equal(runs[0], runs[2])
-
-
 CHANCE = {
     "dropout": {"dropout": 0.5},
     "orderings": {"shuffle": True},
@@ -468,16 +460,19 @@ CHANCE = {
 
 
 @pytest.mark.parametrize("kind", ["batches", *CHANCE])
-def test_every_kind_of_chance_is_decided_by_the_seed(kind):
+def test_every_kind_of_chance_is_decided_by_the_seed_and_leaves_the_global_generator_alone(kind):
     """One kind at a time: samples that are all the same make the order of the batches nothing."""
     options = dict(CHANCE.get(kind, {}))
     dropout = options.pop("dropout", 0.0)
     alike = torch.linspace(0, 1, 2 if kind == "unlabeled" else 5).reshape(1, -1, 1).repeat(32, 1, 1)
     data = sums(32) if kind == "batches" else SetData.of(alike, torch.ones(32))
-    ends = [
-        flat(trained(data, start=model(dropout=dropout), gap_every=0, epochs=1, seed=seed, **options)[0])
-        for seed in (1, 1, 2)
-    ]
+    ends = []
+    for outside, seed in [(0, 1), (1, 1), (0, 2)]:
+        start = model(dropout=dropout)
+        torch.manual_seed(outside)
+        before = torch.get_rng_state()
+        ends.append(flat(trained(data, start=start, gap_every=0, epochs=1, seed=seed, **options)[0]))
+        assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(ends[0], ends[1])
     assert (ends[0] - ends[2]).abs().max() > 1e-5
 
@@ -628,12 +623,14 @@ def stop_after(epochs: int):
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "plateau"])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer):
-    def go(workdir: Path | None, log=None):
+@pytest.mark.parametrize(("optimizer", "best"), [("adam", None), ("sgd", 0)])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer, best):
+    def go(workdir: Path | None, log=None, epoch=0):
+        worse_and_worse = iter(range(epoch, 6))
         return trained(
             ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, shuffle=True,
-            penalty_weight=ao.AdaptiveWeight(target=1e-3), unlabeled=sums(24), validation=sums(seed=3),
+            penalty_weight=ao.AdaptiveWeight(target=1e-3) if best is None else 1.0, unlabeled=sums(24),
+            validation=sums(seed=3), metric=None if best is None else lambda *_: next(worse_and_worse),
             augment=Scaled(), schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
         )  # fmt: skip
 
@@ -641,48 +638,16 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, stop_after(3))
     (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")  # what a killed run was writing
-    resumed, result = go(tmp_path)
+    resumed, result = go(tmp_path, epoch=2)  # its end was not written
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
-    assert torch.equal(flat(whole), flat(resumed))
-    assert result.best_epoch == expected.best_epoch
+    assert result.best_epoch == (expected.best_epoch if best is None else best)
+    finished, again = go(tmp_path)
+    assert again == result  # at once, since it took no more seconds
+    assert all(torch.equal(flat(whole), flat(other)) for other in (resumed, finished))
     for ours, theirs in zip(result.history, expected.history, strict=True):
         assert {**ours, "seconds": 0, "samples_per_second": 0} == {**theirs, "seconds": 0, "samples_per_second": 0}
     logged = [json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert logged == list(range(6))
-
-
-def test_the_best_weights_of_before_an_interruption_are_kept(tmp_path):
-    def go(workdir: Path | None, log=None):
-        return trained(sums(), validation=sums(seed=1), metric=first_is_best, epochs=4, workdir=workdir, log=log,
-                       checkpoint_seconds=0.0)  # fmt: skip
-
-    figures = iter([1.0, 2.0, 3.0, 4.0, 1.0, *[5.0] * 8])
-
-    def first_is_best(outputs: Tensor, targets: Tensor) -> float:
-        return next(figures)
-
-    whole, expected = go(None)
-    with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, stop_after(3))
-    resumed, result = go(tmp_path)
-    assert result.best_epoch == expected.best_epoch == 0
-    assert torch.equal(flat(whole), flat(resumed))
-    assert torch.equal(flat(whole), flat(go(tmp_path)[0]))  # and those of a finished one
-
-
-def test_a_finished_run_is_returned_at_once(tmp_path):
-    calls = []
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        calls.append(1)
-        return F.mse_loss(output, target)
-
-    first, a = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
-    taken = len(calls)
-    again, b = trained(sums(), workdir=tmp_path, validation=sums(seed=1), loss=loss)
-    assert torch.equal(flat(first), flat(again))
-    assert a == b
-    assert len(calls) == taken > 0
 
 
 def test_predicting_leaves_each_module_in_its_own_mode():
@@ -946,11 +911,10 @@ OTHER_RUNS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The options of a finished run, of which every second copy is returned at once."""
+    """The options of a finished run, which may be repeated as it is."""
     run = {"data": sums(), "validation": sums(seed=1), "unlabeled": sums(seed=2), "penalty": SIRE, "epochs": 1}
     run |= {"penalty_weight": 1.0, "augment": Scaled(), "workdir": tmp_path_factory.mktemp("run")}
-    first, again = (trained(**{**run, "start": model()})[0] for _ in range(2))
-    assert torch.equal(flat(first), flat(again))
+    assert trained(**run)[1] == trained(**run)[1]
     return run
 
 
