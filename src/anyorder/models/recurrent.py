@@ -28,19 +28,15 @@ CELLS: dict[str, Callable[..., nn.Module]] = {
 class Readout(nn.Module):
     """ρ of a state: ``read`` what is needed, apply dropout to it, map it to the outputs by ``head``."""
 
-    def __init__(self, head: nn.Module, dropout: float, read: Callable[[State], State]) -> None:
+    def __init__(self, head: nn.Module, dropout: float, read: Callable[[State], State] | None) -> None:
         super().__init__()
         self.head, self.dropout, self.read = head, nn.Dropout(dropout), read
 
     def forward(self, state: State) -> Tensor:
-        return self.head(tree_map(self._drop, self.read(state)))
+        return self.head(tree_map(self._drop, state if self.read is None else self.read(state)))
 
     def _drop(self, leaf: Tensor) -> Tensor:
         return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
-
-
-def _as_it_is(state: State) -> State:
-    return state
 
 
 def _side_by_side(state: State) -> Tensor:
@@ -105,8 +101,7 @@ class RecurrentSetModel(SetModel):
             "layers": layers != 1 and cell == "relu",
             "readout_dropout": bool(readout_dropout) and own_head,
         }
-        if any(without_effect.values()):
-            named = next(name for name, wrong in without_effect.items() if wrong)
+        if named := next((name for name, wrong in without_effect.items() if wrong), None):
             raise InputError(f"{named} has no effect with this cell or readout; leave it out")
         self.encoder, width = encoder_of(() if encoder is None else encoder, self.element_features, activation)
         if isinstance(cell, Recurrence):
@@ -121,38 +116,29 @@ class RecurrentSetModel(SetModel):
                 _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
             start = torch.zeros(1, read) if cell == "relu" else recurrence(module).start(1)
             self.recurrence = recurrence(module, start=tree_map(nn.Parameter, start) if learned_start else start)
-        if isinstance(readout, nn.Module):
-            head, read_own = readout, _as_it_is
-        else:
-            head, read_own = mlp(read, readout or (), out_features, activation, readout_dropout), _side_by_side
-        self.readout = Readout(head, dropout, read_own if own_cell else self.recurrence.output)
+        head: Any = readout if own_head else mlp(read, readout or (), out_features, activation, readout_dropout)  # type: ignore[arg-type]
+        own = None if own_head else _side_by_side
+        self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output)
         if own_head:
-            self._require_width()
-
-    def _require_width(self) -> None:
-        """Refuse a read-out of the user's that does not give ``out_features`` columns."""
-        with torch.no_grad():
-            out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
-        if not isinstance(out, Tensor) or out.shape != (1, self.out_features):
-            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise InputError(f"readout must map a state of batch 1 to [1, {self.out_features}]; got {got}")
+            with torch.no_grad():
+                out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
+            if not isinstance(out, Tensor) or out.shape != (1, out_features):
+                got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+                raise InputError(f"readout must map a state of batch 1 to [1, {out_features}]; got {got}")
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, E]``; padding is not read."""
         return self.encoder(self.filled(elements, lengths)[0])
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, return_trajectory: bool = False) -> Any:
-        averaged = self.orderings > 1 and not self.training
-        if averaged:
+        if self.orderings > 1 and not self.training:
             out = average_over_orderings(
                 lambda e, n: self.readout(self._scan(e, n, last_alone=True).last),
                 *self.check(elements, lengths), orderings=self.orderings, seed=self.seed,
             )  # fmt: skip
-            if not return_trajectory:
-                return out
+            return (out, self._scan(elements, lengths, last_alone=False)) if return_trajectory else out
         trajectory = self._scan(elements, lengths, last_alone=not return_trajectory)
-        if not averaged:
-            out = self.readout(trajectory.last)
+        out = self.readout(trajectory.last)
         return (out, trajectory) if return_trajectory else out
 
     def _scan(self, elements: Tensor, lengths: Tensor | None, last_alone: bool) -> Trajectory:
