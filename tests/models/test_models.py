@@ -29,8 +29,7 @@ class Row:
     parameters: int
     options: dict[str, Any] = field(default_factory=dict)
     invariant: bool = False
-    streams: bool = False
-    state_size: int | None = None
+    state_size: int | None = None  # of a model that streams
     ragged: bool = True
 
 
@@ -38,33 +37,27 @@ EMBEDDED = {"embedding": (7, 4, "learned")}
 ROWS: dict[str, dict[str, Row]] = {
     "recurrent": {
         # 3 gates x 8 units x (3 inputs + 8 units + 2 biases), start 8, read-out 2 x (8 + 1)
-        "gru": Row(338, {"hidden": 8}, streams=True, state_size=8),
-        "rnn": Row(8 * 13 + 8 + 18, {"cell": "rnn", "hidden": 8}, streams=True, state_size=8),
-        "relu-rnn": Row(8 * 13 + 8 + 18, {"cell": "relu-rnn", "hidden": 8}, streams=True, state_size=8),
-        "lstm": Row(4 * 8 * 13 + 16 + 18, {"cell": "lstm", "hidden": 8}, streams=True, state_size=16),
-        "relu": Row(
-            5 * 3 + 5 + 5 * 4 + 4 * 5 + 4 + 10,
-            {"cell": "relu", "hidden": 5, "state_features": 4},
-            streams=True,
-            state_size=4,
-        ),
+        "gru": Row(338, {"hidden": 8}, state_size=8),
+        "rnn": Row(8 * 13 + 8 + 18, {"cell": "rnn", "hidden": 8}, state_size=8),
+        "relu-rnn": Row(8 * 13 + 8 + 18, {"cell": "relu-rnn", "hidden": 8}, state_size=8),
+        "lstm": Row(4 * 8 * 13 + 16 + 18, {"cell": "lstm", "hidden": 8}, state_size=16),
+        "relu": Row(15 + 5 + 20 + 20 + 4 + 10, {"cell": "relu", "hidden": 5, "state_features": 4}, state_size=4),
         "deep": Row(
             6 * 4 + 4 * 8 * 16 + 4 * 8 * 18 + 32 + 9 * 5 + 6 * 2,
             {"cell": "lstm", "hidden": 8, "layers": 2, "encoder": (6,), "readout": (5,), "activation": "tanh"},
-            streams=True,
             state_size=32,
         ),
-        "long": Row(338, {"hidden": 8, "gate_bias_span": 50}, streams=True, state_size=8),
-        "fixed-start": Row(330, {"hidden": 8, "learned_start": False}, streams=True, state_size=8),
-        "averaged": Row(338, {"hidden": 8, "orderings": 2}, streams=True, state_size=8),
-        "embedded": Row(7 * 4 + 3 * 8 * 14 + 8 + 18, {"hidden": 8, **EMBEDDED}, streams=True, state_size=8),
+        "long": Row(338, {"hidden": 8, "gate_bias_span": 50}, state_size=8),
+        "fixed-start": Row(330, {"hidden": 8, "learned_start": False}, state_size=8),
+        "averaged": Row(338, {"hidden": 8, "orderings": 2}, state_size=8),
+        "embedded": Row(7 * 4 + 3 * 8 * 14 + 8 + 18, {"hidden": 8, **EMBEDDED}, state_size=8),
     },
     "deepsets": {
-        "sum": Row(8 * 4 + 8 * 9 + 5 * 9 + 12, {"phi": (8, 8), "rho": (5,)}, True, True, 8),
-        "mean": Row(8 * 4 + 8 * 9 + 5 * 9 + 12, {"phi": (8, 8), "rho": (5,), "pooling": "mean"}, True, True, 9),
-        "max": Row(32 + 72 + 57, {"phi": (8, 8), "rho": (5,), "pooling": "max", "activation": "tanh"}, True, True, 9),
+        "sum": Row(8 * 4 + 8 * 9 + 5 * 9 + 12, {"phi": (8, 8), "rho": (5,)}, True, 8),
+        "mean": Row(8 * 4 + 8 * 9 + 5 * 9 + 12, {"phi": (8, 8), "rho": (5,), "pooling": "mean"}, True, 9),
+        "max": Row(32 + 72 + 57, {"phi": (8, 8), "rho": (5,), "pooling": "max", "activation": "tanh"}, True, 9),
         "equivariant": Row(56 + 136 + 57, {"phi": (8, 8), "rho": (5,), "pooling": "max", "equivariant": True}, True),
-        "embedded": Row(28 + 40 + 9 * 2, {"phi": (8,), "rho": (), **EMBEDDED}, True, True, 8),
+        "embedded": Row(28 + 40 + 9 * 2, {"phi": (8,), "rho": (), **EMBEDDED}, True, 8),
     },
     "janossy": {
         "unary": Row(8 * 4 + 18, {"k": 1, "hidden": 8}, True),
@@ -92,9 +85,9 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "cnn": {"small": Row(4 * 28 + 6 * 37 + 7 * 5 + 12, {"side": 4, "channels": (4, 6), "hidden": 5}, ragged=False)},
     "standardised": {
-        "recurrent": Row(338, {"options": {"hidden": 8}}, streams=True, state_size=8),
+        "recurrent": Row(338, {"options": {"hidden": 8}}, state_size=8),
         "deepsets": Row(
-            8 * 4 + 8 * 9 + 5 * 9 + 12, {"model": "deepsets", "options": {"phi": [8, 8], "rho": [5]}}, True, True, 8
+            8 * 4 + 8 * 9 + 5 * 9 + 12, {"model": "deepsets", "options": {"phi": [8, 8], "rho": [5]}}, True, 8
         ),
     },
     "pyg": {
@@ -146,7 +139,7 @@ def test_it_says_what_it_is(name, row):
         "parameters": row.parameters,
         "state_size": row.state_size,
         "invariant": row.invariant,
-        "streams": row.streams,
+        "streams": row.state_size is not None,
     }
     assert MODELS[model.name] is type(model)
 

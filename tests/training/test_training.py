@@ -178,15 +178,14 @@ def test_weights_of_samples_count_as_repetitions_do():
 
 
 class Watch(nn.Module):
-    """Notes the elements that it reads in training."""
+    """Notes the elements that it reads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.seen = nn.Parameter(torch.ones(1)), []
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if self.training:
-            self.seen.append(elements[:, :, 0])
+        self.seen.append(elements[:, :, 0])
         return self.scale * elements.sum((1, 2))[:, None]
 
 
@@ -650,17 +649,6 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
     assert logged == list(range(6))
 
 
-def test_predicting_leaves_each_module_in_its_own_mode():
-    model = ao.RecurrentSetModel(1, 2, hidden=4).train()
-    model.encoder.eval()
-    modes = [module.training for module in model.modules()]
-    predict(model, SetData.of([[1.0], [2.0, 3.0]]))
-    assert [module.training for module in model.modules()] == modes
-    with pytest.raises(InputError, match="must have 1 features"):
-        predict(model, SetData.of([np.ones((2, 3))]))
-    assert [module.training for module in model.modules()] == modes
-
-
 RUN = """
     import os, random, signal, sys, time, torch, anyorder as ao
     from anyorder.files import load_tensors
@@ -751,11 +739,15 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):
 # Prediction -------------------------------------------------------------------------------------------------------
 
 
-def test_predict_is_one_by_one_whatever_the_batches():
+def test_predict_is_one_by_one_whatever_the_batches_and_leaves_each_module_in_its_own_mode():
     subject, data = model(dropout=0.5), ragged(30)
-    subject.train()
+    subject.train().encoder.eval()
+    modes = [module.training for module in subject.modules()]
     together = predict(subject, data, batch_size=7)
-    assert subject.training
+    assert [module.training for module in subject.modules()] == modes
+    with pytest.raises(InputError, match="must have 1 features"):
+        predict(subject, SetData.of([np.ones((2, 3))]))
+    assert [module.training for module in subject.modules()] == modes
     subject.eval()
     for i in range(len(data)):
         alone = subject(*data.batch([i]))
@@ -775,19 +767,11 @@ def test_predict_averages_over_orderings():
 
 
 def test_long_sets_are_read_in_small_batches():
-    sizes = []
-
-    class Watch(nn.Module):
-        def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-            sizes.append(elements.shape[0] * elements.shape[1])
-            return elements.sum((1, 2))[:, None]
-
-    predict(Watch(), SetData.of(torch.ones(10, 40_000, 1)))
-    assert max(sizes) <= 2**17
-    assert sum(sizes) == 400_000
-    sizes.clear()
-    predict(Watch(), SetData.of([torch.ones(n, 1) for n in (1, 100_000, 2, 90_000)]))
-    assert max(sizes) <= 2**17
+    even, ragged = Watch(), Watch()
+    predict(even, SetData.of(torch.ones(10, 40_000, 1)))
+    predict(ragged, SetData.of([torch.ones(n, 1) for n in (1, 100_000, 2, 90_000)]))
+    assert max(batch.numel() for batch in even.seen + ragged.seen) <= 2**17
+    assert sum(batch.numel() for batch in even.seen) == 400_000
 
 
 def test_validation_is_weighted_as_its_sets_are():
