@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyorder.checks import InputError, extra
 from anyorder.data.sets import SetData
@@ -118,13 +118,19 @@ def seed_in(workdir: Any) -> int | None:
 
 def _settings(run: Any) -> dict[str, Any]:
     """All that decides how a run ends, to compare with the run in the file."""
-    config = run.config.to_dict()
+    config, model = run.config.to_dict(), run.model
+    try:
+        arguments = model.config() if isinstance(model, SetModel) else {}
+    except InputError:  # a module of the user's among the arguments
+        arguments = {}
     return {
         **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
         **{name: _describe(getattr(run, name)) for name in ("loss", "metric", "penalty", "penalty_weight", "augment")},
         **{name: _digest(getattr(run, name)) for name in ("data", "validation", "unlabeled")},
         "processes": run.world,
-        **_describe_model(run.model),
+        "model": type(model).__name__,
+        **{f"{name} of the model": value for name, value in arguments.items()},
+        "weights": [f"{name} {list(value.shape)}" for name, value in model.state_dict().items()],
     }
 
 
@@ -137,19 +143,6 @@ def _describe(value: Any) -> Any:
     if hasattr(value, "config"):
         return value.config()
     return repr(value) if dataclasses.is_dataclass(value) else getattr(value, "__qualname__", type(value).__name__)
-
-
-def _describe_model(model: nn.Module) -> dict[str, Any]:
-    """The model's class, arguments (of a set model) and shapes of weights."""
-    try:
-        arguments = model.config() if isinstance(model, SetModel) else {}
-    except InputError:  # a module of the user's among the arguments
-        arguments = {}
-    return {
-        "model": type(model).__name__,
-        **{f"{name} of the model": value for name, value in arguments.items()},
-        "weights": [f"{name} {list(value.shape)}" for name, value in model.state_dict().items()],
-    }
 
 
 def _digest(data: SetData | None) -> str | None:
