@@ -332,7 +332,7 @@ def test_predictions_may_be_means_over_orderings(succeed, here):
         succeed(f"predict model t.csv {words} --out {name}.csv")
     once, again, many = (pd.read_csv(f"{name}.csv") for name in ("once", "again", "many"))
     assert once.equals(again)
-    data, _ = ao.read_table("t.csv", set_id="visit", target="outcome")
+    data = ao.read_table("t.csv", set_id="visit", target="outcome").data
     probabilities = ["probability_down", "probability_up"]
     np.testing.assert_allclose(many[probabilities], ao.load("model").predict_proba(data, orderings=20), atol=1e-6)
     assert not np.allclose(once["probability_up"], many["probability_up"])

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from anyorder import read_table
 from anyorder.checks import InputError
-from anyorder.estimators.tables import TableSchema, learn_table
+from anyorder.estimators.tables import TableSchema, read_table
 
 VISIT = {"set_id": "visit", "target": "outcome"}
 FILES = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet"]
@@ -56,8 +55,8 @@ def saved(request, tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
     path = write(frame(), tmp_path / name)
-    table = learn_table(path, **VISIT, time="when")
-    assert table.set_ids.to_pylist() == ["b", "a", "c"]
+    table = read_table(path, **VISIT, time="when")
+    assert table.set_ids.tolist() == ["b", "a", "c"]
     assert table.schema.classes == ("ill", "well")
     assert table.data.targets.tolist() == [0, 1, 1]
     assert table.data.lengths.tolist() == [3, 2, 1]
@@ -70,8 +69,8 @@ def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
 @pytest.mark.parametrize("name", ["d.tsv.csv", "my.tsv.notes.csv.gz", "d.csv.tsv", "d.csv.tsv.gz"])
 def test_the_ending_alone_says_what_separates_columns(tmp_path, name):
     frame().to_csv(tmp_path / name, index=False, sep="\t" if ".csv.tsv" in name else ",")
-    data, _ = read_table(tmp_path / name, **VISIT)
-    assert torch.equal(data.elements, read_table(frame(), **VISIT)[0].elements)
+    data = read_table(tmp_path / name, **VISIT).data
+    assert torch.equal(data.elements, read_table(frame(), **VISIT).data.elements)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +83,15 @@ def test_the_ending_alone_says_what_separates_columns(tmp_path, name):
     ],
 )
 def test_other_forms_of_a_frame_are_read_alike(form):
-    assert torch.equal(read_table(form(frame()), **VISIT)[0].elements, read_table(frame(), **VISIT)[0].elements)
+    assert torch.equal(read_table(form(frame()), **VISIT).data.elements, read_table(frame(), **VISIT).data.elements)
 
 
 def test_a_large_table_is_read_as_pandas_groups_it(saved):
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"set": rng.integers(0, 40, 3000), "at": rng.permutation(3000), "value": rng.normal(size=3000)})
     rows["sum"] = rows.groupby("set")["value"].transform("sum")
-    data, schema = read_table(saved(rows), set_id="set", target="sum", time="at")
+    table = read_table(saved(rows), set_id="set", target="sum", time="at")
+    data, schema = table.data, table.schema
     value = schema.features[0]
     for number, name in enumerate(rows["set"].unique()[:5]):
         of_set = rows[rows["set"] == name].sort_values("at")
@@ -102,8 +102,8 @@ def test_a_large_table_is_read_as_pandas_groups_it(saved):
 
 def test_rows_of_one_time_keep_their_order():
     rows = frame(when=[1] * 6, dose=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    plain, _ = read_table(rows.drop(columns="when"), **VISIT)
-    tied, _ = read_table(rows, **VISIT, time="when")
+    plain = read_table(rows.drop(columns="when"), **VISIT).data
+    tied = read_table(rows, **VISIT, time="when").data
     assert torch.equal(plain.elements, tied.elements)
     assert (plain.elements[:3, 0].diff() > 0).all()
 
@@ -121,7 +121,7 @@ def test_rows_of_one_time_keep_their_order():
 )
 def test_times_may_be_numbers_or_texts(saved, when):
     path = saved(frame(when=when, dose=[3.0, 1.0, 1.0, 2.0, 1.0, 2.0]))
-    data, _ = read_table(path, **VISIT, time="when", features=["dose"])
+    data = read_table(path, **VISIT, time="when", features=["dose"]).data
     assert (data.elements[:3, 0].diff() > 0).all()
     assert (data.elements[3:5, 0].diff() > 0).all()
 
@@ -134,7 +134,7 @@ def test_times_may_be_of_any_type_that_parquet_has(tmp_path, kind):
     table = pa.Table.from_pandas(frame(dose=[3.0, 1.0, 1.0, 2.0, 1.0, 2.0])).drop_columns("when")
     steps = pa.array([3, 1, 1, 2, 1, 2], pa.int32() if kind in (pa.time32("s"), pa.date32()) else pa.int64())
     pq.write_table(table.append_column("when", steps.cast(kind)), tmp_path / "t.parquet")
-    data, _ = read_table(tmp_path / "t.parquet", **VISIT, time="when", features=["dose"])
+    data = read_table(tmp_path / "t.parquet", **VISIT, time="when", features=["dose"]).data
     assert (data.elements[:3, 0].diff() > 0).all()
     assert (data.elements[3:5, 0].diff() > 0).all()
 
@@ -144,17 +144,18 @@ def test_times_may_be_of_any_type_that_parquet_has(tmp_path, kind):
 
 def test_the_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
     path = write(frame(), tmp_path / "train.csv")
-    data, schema = read_table(path, **VISIT, time="when")
+    table = read_table(path, **VISIT, time="when")
+    data, schema = table.data, table.schema
     schema = TableSchema.from_dict(json.loads(json.dumps(schema.to_dict())))
     again = schema.read(path, with_target=True)
     assert torch.equal(again.data.elements, data.elements)
     assert torch.equal(again.data.targets, data.targets)
     assert again.unseen == {}
     other = write(frame(drug=["x", "new", "other", "new", "x", "x"], outcome=None), tmp_path / "other.csv")
-    read = schema.read(other, with_target=None)
+    read = schema.read(other, with_target=True)
     assert read.unseen == {"drug": 3}
     assert read.data.targets is None
-    assert schema.read(path, with_target=None).data.targets is not None
+    assert schema.read(path, with_target=True).data.targets is not None
     assert [(f.name, f.categories) for f in schema.features] == [("dose", ()), ("drug", ("x", "y", "z")), ("grave", ())]
     assert read.data.elements[3:5, 1:4].sum() == 0
     rows = schema.encode(frame())
@@ -164,7 +165,8 @@ def test_the_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
 
 def test_decoded_elements_are_those_of_the_table():
     rows = frame()
-    data, schema = read_table(rows, set_id="visit", features=["drug", "dose", "grave"])
+    table = read_table(rows, set_id="visit", features=["drug", "dose", "grave"])
+    data, schema = table.data, table.schema
     shown = schema.decode(data.elements)
     together = rows.sort_values("visit", key=lambda ids: ids.map({"b": 0, "a": 1, "c": 2}), kind="stable")
     assert shown[:, 0].tolist() == together["drug"].tolist()
@@ -185,7 +187,7 @@ def test_decoded_elements_are_those_of_the_table():
     ],
 )
 def test_a_schema_that_was_tampered_with_is_refused(damage):
-    _, schema = read_table(frame(), **VISIT)
+    schema = read_table(frame(), **VISIT).schema
     values = json.loads(json.dumps(schema.to_dict()))
     assert TableSchema.from_dict(values) == schema
     damage(values)
@@ -212,7 +214,8 @@ def test_a_schema_that_was_tampered_with_is_refused(damage):
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_the_target_decides_the_task(tmp_path, target, task, classes, name):
     path = write(frame(outcome=target), tmp_path / name)
-    data, schema = read_table(path, **VISIT, task=task)
+    table = read_table(path, **VISIT, task=task)
+    data, schema = table.data, table.schema
     assert (schema.task, schema.classes) == ("classification" if classes else "regression", classes)
     found = [classes[t] for t in data.targets] if classes else data.targets.tolist()
     assert found == [target[0], target[1], target[4]]
@@ -232,7 +235,7 @@ def test_a_class_is_read_alike_whatever_others_the_table_holds(saved, labels, kn
     def table(targets):
         return saved(pd.DataFrame({"s": range(len(targets)), "x": 1.0, "y": targets}))
 
-    _, schema = read_table(table(labels), set_id="s", target="y", task="classification")
+    schema = read_table(table(labels), set_id="s", target="y", task="classification").schema
     assert schema.classes == tuple(sorted(labels))
     read = schema.read(table(known), with_target=True).data.targets
     assert [schema.classes[t] for t in read] == known
@@ -247,37 +250,38 @@ def test_a_class_is_read_alike_whatever_others_the_table_holds(saved, labels, kn
 def test_missing_values_are_dropped_or_filled(saved):
     path = saved(frame(dose=[1.0, None, 3.0, 5.0, None, 7.0]))
     options = {**VISIT, "features": ["dose"]}
-    table = learn_table(path, missing="drop-row", **options)
+    table = read_table(path, missing="drop-row", **options)
     assert table.dropped == 2
-    assert table.set_ids.to_pylist() == ["b", "a"]  # c has no row left to learn from
+    assert table.set_ids.tolist() == ["b", "a"]  # c has no row left to learn from
     read = table.schema.read(path)
-    assert read.set_ids.to_pylist() == ["b", "a", "c"]  # but c gets a prediction
+    assert read.set_ids.tolist() == ["b", "a", "c"]  # but c gets a prediction
     assert read.data.lengths.tolist() == [3, 1, 0]
-    filled, schema = read_table(path, missing="mean", **options)
-    assert filled.elements[[3, 5], 0].tolist() == [0, 0]
-    zero, schema = read_table(path, missing="zero", **options)
-    np.testing.assert_allclose(zero.elements[[3, 5], 0], -schema.features[0].mean / schema.features[0].scale)
+    filled = read_table(path, missing="mean", **options)
+    assert filled.data.elements[[3, 5], 0].tolist() == [0, 0]
+    zero = read_table(path, missing="zero", **options)
+    (dose,) = zero.schema.features
+    np.testing.assert_allclose(zero.data.elements[[3, 5], 0], -dose.mean / dose.scale)
 
 
 def test_dropped_rows_leave_no_class_and_no_category_behind():
     """Only the visit c has the class dead and the drug z, and its row is dropped."""
     rows = frame(dose=[1.0, 2.0, 3.0, 4.0, None, 6.0], outcome=["ill", "well", "ill", "well", "dead", "ill"])
-    table = learn_table(rows, **VISIT, missing="drop-row")
+    table = read_table(rows, **VISIT, missing="drop-row")
     assert table.schema.classes == ("ill", "well")
     assert table.schema.features[2].categories == ("x", "y")
-    assert table.schema.read(rows, with_target=True).set_ids.to_pylist() == ["b", "a", "c"]
+    assert table.schema.read(rows, with_target=True).set_ids.tolist() == ["b", "a", "c"]
 
 
 def test_dropped_rows_take_their_time_with_them():
     rows = frame(dose=[3.0, None, 1.0, 2.0, 5.0, 2.0])
-    data, _ = read_table(rows, **VISIT, time="when", features=["dose"], missing="drop-row")
+    data = read_table(rows, **VISIT, time="when", features=["dose"], missing="drop-row").data
     assert data.lengths.tolist() == [3, 1, 1]
     assert (data.elements[:3, 0].diff() > 0).all()
 
 
 @pytest.mark.parametrize("missing", ["mean", "zero", "drop-row"])
 def test_a_column_without_values_is_all_gaps_to_a_schema(saved, missing):
-    _, schema = read_table(frame(), missing=missing, **VISIT, features=["dose", "drug"])
+    schema = read_table(frame(), missing=missing, **VISIT, features=["dose", "drug"]).schema
     read = schema.read(saved(frame(dose=[None] * 6, drug=[None] * 6)))
     if missing == "drop-row":
         assert (read.dropped, read.data.lengths.tolist()) == (6, [0, 0, 0])
@@ -291,7 +295,7 @@ def test_a_column_without_values_is_all_gaps_to_a_schema(saved, missing):
 
 def test_nan_is_a_gap_and_no_category():
     rows = {"visit": ["a", "a", "b"], "ward": np.array([1.0, np.nan, 2.0]), "outcome": ["ill", "ill", "well"]}
-    table = learn_table(rows, missing="mean", **VISIT, categorical=["ward"])
+    table = read_table(rows, missing="mean", **VISIT, categorical=["ward"])
     assert table.schema.features[0].categories == ("1", "2")
     assert table.unseen == {}
     assert table.data.elements.sum() == 2
@@ -311,20 +315,22 @@ def test_nan_is_a_gap_and_no_category():
     ],
 )
 def test_the_values_of_a_column_decide_what_it_is(values, categories):
-    _, schema = read_table(frame(drug=values), **VISIT, features=["drug"], missing="mean")
+    schema = read_table(frame(drug=values), **VISIT, features=["drug"], missing="mean").schema
     assert schema.features[0].categories == categories
 
 
 def test_columns_may_be_named_by_numbers_and_numbers_may_be_categories():
     rows = pd.DataFrame([[1, 0.5, "x", 2], [1, 1.5, "y", 1], [2, 2.5, "x", 1]])
-    data, schema = read_table(rows, set_id=0, time=3, features=[1, 2], categorical=[1])
+    table = read_table(rows, set_id=0, time=3, features=[1, 2], categorical=[1])
+    data, schema = table.data, table.schema
     assert [schema.set_id, *(f.categories for f in schema.features)] == ["0", ("0.5", "1.5", "2.5"), ("x", "y")]
     assert torch.equal(schema.read(rows).data.elements, data.elements)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -7.0])
 def test_a_constant_feature_is_only_shifted(value):
-    data, schema = read_table({"s": np.arange(10), "x": np.full(10, value)}, set_id="s")
+    table = read_table({"s": np.arange(10), "x": np.full(10, value)}, set_id="s")
+    data, schema = table.data, table.schema
     assert schema.features[0].scale == 1.0
     np.testing.assert_allclose(data.elements, 0, atol=1e-6)
 
@@ -334,7 +340,8 @@ def test_a_constant_feature_is_only_shifted(value):
 def test_large_offsets_do_not_eat_small_differences(tmp_path, name, kind):
     """Nanoseconds since 1970, a second apart: float64 does not hold all of these whole numbers."""
     stamps = np.array([1_700_000_000_000_000_001 + 10**9 * s for s in range(6)], dtype=kind)
-    data, schema = read_table(write(frame(dose=stamps), tmp_path / name), **VISIT, features=["dose"])
+    table = read_table(write(frame(dose=stamps), tmp_path / name), **VISIT, features=["dose"])
+    data, schema = table.data, table.schema
     assert data.elements.unique().numel() == 6
     assert schema.features[0].mean == pytest.approx(1.7e18)
 
@@ -342,8 +349,8 @@ def test_large_offsets_do_not_eat_small_differences(tmp_path, name, kind):
 def test_what_spreadsheets_write_is_read(tmp_path):
     text = '\ufeffvisit,note,dose\r\na,"two\nlines, a comma",1\r\nb,x, 2.5 \r\n\r\n'
     (tmp_path / "t.csv").write_bytes(text.encode())
-    table = learn_table(tmp_path / "t.csv", set_id="visit")
-    assert table.set_ids.to_pylist() == ["a", "b"]
+    table = read_table(tmp_path / "t.csv", set_id="visit")
+    assert table.set_ids.tolist() == ["a", "b"]
     assert [f.categories for f in table.schema.features] == [("two\nlines, a comma", "x"), ()]
     assert table.schema.features[1].mean == 1.75
 
@@ -365,7 +372,7 @@ BAD_TABLES = {
     "no features": (frame()[["visit", "outcome"]], {}, "feature columns"),
     "row numbers": (frame(**{"": [0, 1, 2, 3, 4, 5]}), {}, "feature columns, all with names"),
     "no rows": (frame().iloc[:0], {}, "has no rows"),
-    "no rows left": (frame(dose=[None] * 6), {"missing": "drop-row"}, "a feature is missing in row 1, 2, 3, …"),
+    "no rows left": (frame(dose=[None] * 6), {"missing": "drop-row"}, "no row .* complete"),
     "target varies": (frame(outcome=["ill", "well", "ill", "ill", "well", "ill"]), {}, "'outcome' varies .*row 2 "),
     "one class": (frame(outcome=["ill"] * 6), {}, "'outcome' must hold two classes"),
     "whole numbers": (frame(outcome=[1, 0, 1, 0, 0, 1]), {}, "'outcome' .*task"),
@@ -405,7 +412,7 @@ def test_bad_tables_give_one_clear_line(saved, case):
 
 
 def test_a_number_far_from_those_of_training_is_refused_by_its_column_and_row():
-    _, schema = read_table(frame(), **VISIT, features=["dose", "when"])
+    schema = read_table(frame(), **VISIT, features=["dose", "when"]).schema
     with pytest.raises(InputError, match=r"'dose' .*row 4"):
         schema.read(frame(dose=[1.0, 2.0, 3.0, -1e60, 5.0, 6.0]))
 

@@ -173,7 +173,7 @@ def train(
     from anyorder.estimators.base import PENALTIES
     from anyorder.estimators.classifier import SetClassifier
     from anyorder.estimators.regressor import SetRegressor
-    from anyorder.estimators.tables import learn_table
+    from anyorder.estimators.tables import read_table
 
     swaps = _given(window=window, prefixes=prefixes)
     if swaps and penalty != "sire":
@@ -188,7 +188,7 @@ def train(
     say: Say = typer.echo if run.first_process else lambda line: None
     columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
     columns |= {"features": _names(features), "categorical": _names(categorical) or ()}
-    learnt = learn_table(table, **columns)
+    learnt = read_table(table, **columns)
     _prediction_columns(learnt.schema)
     _say_reading(learnt, say)
     if no_penalty is not None:
@@ -207,7 +207,7 @@ def train(
     kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
     estimator = kind(**settings, workdir=run.folder, verbose=True)
     try:
-        estimator.fit(learnt.data, _labels(learnt), X_unlabeled=None if further is None else further.data)
+        estimator.fit(learnt.data, learnt.labels, X_unlabeled=None if further is None else further.data)
     except (InputError, InputTypeError):
         if run.first_process and not resume:  # a training that can be resumed elsewhere is kept
             run.end()
@@ -241,14 +241,6 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
         return why_no_penalty(kind(1, 1, **settings["model_options"]))
 
 
-def _labels(table: Table) -> Any:
-    """The targets as they stand in the table."""
-    import numpy as np
-
-    targets, classes = table.data.targets, table.schema.classes
-    return None if targets is None else targets.numpy() if classes is None else np.array(classes)[targets.numpy()]
-
-
 def _say_reading(table: Table, say: Say) -> None:
     data, schema = table.data, table.schema
     aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
@@ -258,7 +250,7 @@ def _say_reading(table: Table, say: Say) -> None:
     )
     _say_unseen(table, say)
     for feature in schema.features:
-        if feature.kind == "category":
+        if feature.categories:
             many = len(feature.categories) > max(20, len(data.elements) // 4)
             hint = "; if they are numbers or times, write them as numbers" if many else ""
             say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
@@ -328,7 +320,7 @@ def predict(
     estimator, schema = _open(model)
     read = schema.read(table)
     _say_unseen(read, typer.echo)
-    ids = read.set_ids.to_pandas()
+    ids = read.set_ids
     if table_ending(table) in ("csv", "tsv", "txt") and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
         ids = ids.astype("int64")  # a text file whose ids are all written as whole numbers
     if schema.classes is None:
@@ -368,7 +360,7 @@ def audit(
     from anyorder.audits.report import Comparison
 
     opened = [_open(path) for path in models]
-    tables = [schema.read(table, with_target=None) for _, schema in opened]
+    tables = [schema.read(table, with_target=True) for _, schema in opened]
     for name, other in zip(names, tables, strict=True):
         if _layout(other) != _layout(tables[0]):
             raise InputError(f"{names[0]} and {name} cannot be compared: they read {table} differently")
@@ -396,14 +388,14 @@ def _layout(read: Table) -> tuple[Any, ...]:
     """What two models must have in common to be compared on a table."""
     schema = read.schema
     columns = schema.set_id, schema.time, schema.target, schema.task, schema.classes
-    return *columns, read.set_ids.to_pylist(), read.data.lengths.tolist()
+    return *columns, read.set_ids.tolist(), read.data.lengths.tolist()
 
 
 def _audited(estimator: Any, read: Table, chosen: Tensor, **options: Any) -> Report:
     """The audit of one model on the sets ``chosen``, with the elements shown as they stand in the table."""
     from anyorder.audits.run import audit
 
-    data, schema, labels = read.data.select(chosen), read.schema, _labels(read)
+    data, schema, labels = read.data.select(chosen), read.schema, read.labels
     report = audit(
         estimator,
         list(data.elements.split(data.lengths.tolist())),

@@ -36,6 +36,7 @@ from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}
 UNITS = ("mean", "scale", "out_mean", "out_scale")
+_FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape", "_units")  # besides model_ and arrays
 
 PARAMETERS = """
     Args:
@@ -59,25 +60,8 @@ PARAMETERS = """
     ``seed_``"""
 
 
-class _Fitted(BaseEstimator):
-    """What a fit leaves behind, and what each estimator defines."""
-
-    model_: Standardised
-    n_features_in_: int
-    feature_names_in_: np.ndarray
-    seed_: int
-    n_iter_: int
-    history_: list[dict[str, Any]]
-    best_epoch_: int | None
-    _units: dict[str, Tensor]  # those of model_ in float64
-    _loss: str
-    _out_features: int
-    _encoded_targets: Callable[[Any], np.ndarray]  # at the fit
-    _answers: Callable[[np.ndarray], np.ndarray]
-
-
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class SetEstimator(_Fitted):
+class SetEstimator(BaseEstimator):
     """The base of the classifier and the regressor."""
 
     model: str = "recurrent"
@@ -113,12 +97,12 @@ class SetEstimator(_Fitted):
         ``X_unlabeled`` are further sets without a target. They serve the penalty alone.
         """
         data = self._sets(X, y, first=True)
-        targets = self._encoded_targets(y)
+        targets, out_features = self._encoded_targets(y)
         check_consistent_length(data, targets)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, np.empty((len(data), 1)), ensure_non_negative=True)
         data = SetData.of(data, targets, sample_weight)
-        self._begin(data)
+        self._begin(data, out_features)
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         validation = None
         if fraction:
@@ -174,7 +158,7 @@ class SetEstimator(_Fitted):
             dtype = torch.int64  # a model with an embedding refuses fractions
         return SetData(elements.to(dtype), data.offsets)
 
-    def _begin(self, data: SetData) -> None:
+    def _begin(self, data: SetData, out_features: int) -> None:
         """Build the model in the units of ``data``; without a ``random_state`` from the seed in the workdir, if any."""
         fixed = self.random_state is not None or self.workdir is None
         seed = None if fixed else seed_in(self.workdir)
@@ -185,7 +169,7 @@ class SetEstimator(_Fitted):
         name = model_named(self.model).name
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            self.model_ = Standardised(self.n_features_in_, self._out_features, name, self.model_options)
+            self.model_ = Standardised(self.n_features_in_, out_features, name, self.model_options)
         if self.standardize:
             assert data.targets is not None
             weights = torch.ones(len(data)) if data.weights is None else data.weights
@@ -246,17 +230,15 @@ class SetEstimator(_Fitted):
     def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
         """The fitted model and, as JSON values, all else that :meth:`from_storage_parts` needs."""
         check_is_fitted(self, "model_")
-        names = getattr(self, "feature_names_in_", None)
-        fitted = {
-            "seed_": self.seed_,
-            "n_iter_": self.n_iter_,
-            "history_": self.history_,
-            "best_epoch_": self.best_epoch_,
-            "feature_names_in_": None if names is None else names.tolist(),
-            "units": {name: unit.tolist() for name, unit in self._units.items()},
+        arrays = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray) and name[-1] == "_"
         }
-        parameters = json.loads(json.dumps(self.get_params(deep=False), default=_as_json))
-        return self.model_, {"parameters": parameters, "fitted": fitted}
+        details = {
+            "parameters": self.get_params(deep=False),
+            "fitted": {name: getattr(self, name) for name in _FITTED},
+            "arrays": {name: [value.dtype.str, value] for name, value in arrays.items()},
+        }
+        return self.model_, json.loads(json.dumps(details, default=_as_json))
 
     @classmethod
     def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
@@ -267,14 +249,12 @@ class SetEstimator(_Fitted):
         if isinstance(weight := parameters["penalty_weight"], dict):
             parameters["penalty_weight"] = AdaptiveWeight(**{**weight, "bounds": tuple(weight["bounds"])})
         estimator = cls(**parameters)
-        names = fitted["feature_names_in_"]
-        if names is not None:
-            estimator.feature_names_in_ = np.array(names, dtype=object)
         estimator.model_, estimator.n_features_in_ = model, model.in_features
-        estimator._units = _in_double(model, [fitted["units"][name] for name in UNITS])
-        estimator.seed_ = whole_number("seed_", fitted["seed_"], minimum=0)
-        estimator.n_iter_, estimator.best_epoch_ = fitted["n_iter_"], fitted["best_epoch_"]
-        estimator.history_ = list(fitted["history_"])
+        fitted["_units"] = _in_double(model, [fitted["_units"][name] for name in UNITS])
+        for name in _FITTED:
+            setattr(estimator, name, fitted[name])
+        for name, (kind, values) in details["arrays"].items():
+            setattr(estimator, name, np.array(values, dtype=kind))
         return estimator
 
 
@@ -324,6 +304,6 @@ def _as_json(value: Any) -> Any:
         return value.config()
     if isinstance(value, (Path, torch.device)):
         return str(value)
-    if isinstance(value, (np.generic, np.ndarray)):
+    if isinstance(value, (np.generic, np.ndarray, Tensor)):
         return value.tolist()
     return None if isinstance(value, np.random.RandomState) else json.JSONEncoder().default(value)

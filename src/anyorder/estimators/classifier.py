@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from anyorder.checks import InputError
 from anyorder.estimators.base import PARAMETERS, SetEstimator
-from anyorder.models import Standardised
 
 
 class SetClassifier(ClassifierMixin, SetEstimator):
@@ -27,36 +26,23 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     """
 
     _loss = "cross-entropy"
+    _shape = ()
 
     def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
         """The probability of each class ``[N, classes]``, or its mean over random ``orderings``."""
         return self._outputs(X, orderings)
 
-    @property
-    def _out_features(self) -> int:  # type: ignore[override]
-        return len(self.classes_)
-
     def _finish(self, output: Tensor) -> Tensor:
         votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes add up to 1
         return output if votes else output.softmax(1)
 
-    def _encoded_targets(self, y: Any) -> np.ndarray:
+    def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must hold two classes or more; SetClassifier got one class, {self.classes_.tolist()}")
-        return index.astype(np.int64)
+        return index.astype(np.int64), len(self.classes_)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
         return self.classes_[outputs.argmax(1)]
-
-    def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
-        model, details = super().storage_parts()
-        return model, {**details, "classes": self.classes_.tolist(), "classes_kind": self.classes_.dtype.str}
-
-    @classmethod
-    def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
-        estimator = super().from_storage_parts(model, details)
-        estimator.classes_ = np.array(details["classes"], dtype=details["classes_kind"]).reshape(model.out_features)
-        return estimator

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array
 
 from anyorder.estimators.base import PARAMETERS, SetEstimator
-from anyorder.models import Standardised
 
 
 class SetRegressor(RegressorMixin, SetEstimator):
@@ -23,16 +22,11 @@ class SetRegressor(RegressorMixin, SetEstimator):
     """
 
     _loss = "mse"
-    _shape: tuple[int, ...] = ()  # of one target
 
-    @property
-    def _out_features(self) -> int:  # type: ignore[override]
-        return int(np.prod(self._shape))
-
-    def _encoded_targets(self, y: Any) -> np.ndarray:
+    def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
         self._shape = y.shape[1:]
-        return y if y.dtype == np.float32 else y.astype(np.float64)
+        return y if y.dtype == np.float32 else y.astype(np.float64), int(np.prod(self._shape))
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
         outputs = outputs * self._units["out_scale"].numpy() + self._units["out_mean"].numpy()
@@ -41,15 +35,4 @@ class SetRegressor(RegressorMixin, SetEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
         return tags
-
-    def storage_parts(self) -> tuple[Standardised, dict[str, Any]]:
-        model, details = super().storage_parts()
-        return model, {**details, "shape": list(self._shape)}
-
-    @classmethod
-    def from_storage_parts(cls, model: Standardised, details: dict[str, Any]) -> Self:
-        estimator = super().from_storage_parts(model, details)
-        estimator._shape = tuple(details["shape"])
-        return estimator
