@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -162,15 +161,10 @@ def streaming_recurrence(model: nn.Module) -> Recurrence:
     return model.recurrence  # type: ignore[return-value]
 
 
-def _digest(model: nn.Module, tensors: dict[str, Tensor]) -> str:
+def _digest(model: Any, tensors: dict[str, Tensor]) -> str:
     """The SHA-256 of a model's name, arguments (if JSON can describe them) and weights, and of a stream's state."""
     described: dict[str, Any] = {}
-    if hasattr(model, "name") and hasattr(model, "config"):
-        described["model"] = model.name
-        with suppress(InputError):  # an own module among the arguments
-            described |= model.config()  # type: ignore[operator]
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-    for name, tensor in [*sorted(model.state_dict().items()), *sorted(tensors.items())]:
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    with suppress(AttributeError, InputError):  # a recurrence, an own module among the arguments
+        described = {"model": model.name, **model.config()}
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    return hashlib.sha256(tensors_to_bytes({**weights, **tensors}, described)).hexdigest()
