@@ -100,15 +100,9 @@ def _graph(part: nn.Module, example: dict[str, Tensor], outputs: list[str]) -> A
         quiet.enter_context(warnings.catch_warnings(action="ignore"))
         quiet.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            part,
-            tuple(example.values()),
-            dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=list(example),
-            output_names=outputs,
-            verbose=False,
-        )
+        options: dict[str, Any] = {"dynamo": True, "dynamic_shapes": shapes, "verbose": False}
+        options |= {"input_names": list(example), "output_names": outputs}
+        program = torch.onnx.export(part, tuple(example.values()), **options)
     assert program is not None
     return program.model_proto
 
@@ -129,14 +123,14 @@ def _difference(model: Any, step: Any, readout: Any, batch: int) -> float:
     states = {f"state_{i}": leaf.clone().numpy() for i, leaf in enumerate(tree_leaves(expected))}
     gaps = []
     for _ in range(CHECKED_STEPS):
-        pairs = [*zip(states.values(), tree_leaves(expected), strict=True)]
-        value, ours = model.readout(expected), torch.from_numpy(run_readout(None, states)[0])
+        ours = [torch.from_numpy(array) for array in (*states.values(), run_readout(None, states)[0])]
+        theirs = [*tree_leaves(expected), model.readout(expected)]
         if isinstance(model, Standardised):
-            rounding = 4 * torch.finfo(value.dtype).eps * model.out_mean.abs()
+            rounding = 4 * torch.finfo(theirs[-1].dtype).eps * model.out_mean.abs()
             unit = torch.maximum(model.out_scale, rounding / TOLERANCE)
-            value, ours = (value - model.out_mean) / unit, (ours - model.out_mean) / unit
-        for mine, other in [*((torch.from_numpy(a), b) for a, b in pairs), (ours, value)]:
-            gaps.append(float((mine - other).abs().max()) / max(1.0, float(other.abs().max())))
+            ours[-1], theirs[-1] = (ours[-1] - model.out_mean) / unit, (theirs[-1] - model.out_mean) / unit
+        for one, other in zip(ours, theirs, strict=True):
+            gaps.append(float((one - other).abs().max()) / max(1.0, float(other.abs().max())))
         element = _elements(model, batch, generator)
         states = dict(zip(states, run_step(None, {"element": element.numpy(), **states}), strict=True))
         expected = model.recurrence.scan_encoded(model.encode(element[:, None]), state=expected).last

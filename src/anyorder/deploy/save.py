@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,22 +86,20 @@ def save(
             f"save takes a set model or an estimator of anyorder as its arguments make it; this {name} is another, or "
             "was changed after it was built (give your own model a name of its own, or keep the state_dict)"
         )
-    arguments = model.config()
     weights = tensors_to_bytes(model.state_dict())
     config = {
         "format": "anyorder",
         "format_version": FORMAT_VERSION,
         "anyorder_version": anyorder.__version__,
-        "model": {"name": model.name, "config": arguments},
+        "model": {"name": model.name, "config": model.config()},
         "sha256": hashlib.sha256(weights).hexdigest(),
         "estimator": estimator,
         "preprocessing": preprocessing,
         "classes": classes,
     }
-    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    files: dict[str, bytes | str] = {WEIGHTS: weights, CONFIG: text}
+    files = {WEIGHTS: weights, CONFIG: (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()}
     if log is not None:
-        files[LOG] = "".join(json.dumps(record) + "\n" for record in log)
+        files[LOG] = "".join(json.dumps(record) + "\n" for record in log).encode()
     _write_folder(Path(path).resolve(), files)
 
 
@@ -147,16 +145,12 @@ def _rebuild(config: Mapping[str, Any], data: bytes) -> SavedModel:
     return SavedModel(model.eval(), estimator, config["preprocessing"], config["classes"])
 
 
-def _sizes(value: Any, name: str = "") -> Iterator[float]:
+def _sizes(value: Any, name: str = "") -> list[float]:
     """The numbers among a model's arguments that say how large it is."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _sizes(part, key)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _sizes(part, name)
-    elif isinstance(value, (int, float)) and name not in _NOT_SIZES:
-        yield value
+    if not isinstance(value, (dict, list)):
+        return [value] if isinstance(value, (int, float)) and name not in _NOT_SIZES else []
+    parts = value.items() if isinstance(value, dict) else ((name, part) for part in value)
+    return [size for key, part in parts for size in _sizes(part, key)]
 
 
 def _describes_itself(model: Any) -> bool:
@@ -169,7 +163,7 @@ def _describes_itself(model: Any) -> bool:
     return shapes[0] == shapes[1] and str(rebuilt) == str(model)
 
 
-def _write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
+def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Put a whole folder in place, or leave what was there."""
     if folder.exists() and not is_model_folder(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder} exists and is no model; choose a new folder")

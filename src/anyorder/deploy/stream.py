@@ -36,6 +36,9 @@ class Stream:
     >>> stream.update(elements[1:])
     >>> torch.allclose(stream.value(), model(elements[None])[0], atol=1e-6), stream.seen
     (True, 7)
+    >>> later = ao.Stream.restore(model, stream.snapshot())
+    >>> torch.equal(later.value(), stream.value())
+    True
     """
 
     def __init__(self, model: nn.Module, streams: int | None = None) -> None:
@@ -100,23 +103,12 @@ class Stream:
 
     @classmethod
     def restore(cls, model: nn.Module, snapshot: bytes) -> Stream:
-        """The stream of a snapshot; ``model`` must have the same arguments and weights as then.
-
-        >>> import anyorder as ao
-        >>> model = ao.known.sum()
-        >>> stream = ao.Stream(model)
-        >>> stream.update([[1.0], [2.0]])
-        >>> later = ao.Stream.restore(model, stream.snapshot())
-        >>> later.update([4.0])
-        >>> later.value()
-        tensor([7.])
-        """
+        """The stream of a snapshot; ``model`` must have the same arguments and weights as then."""
         tensors, metadata = tensors_from_bytes(bytes(snapshot))
         details = metadata.get("stream", {})
         if details.get("sha256") != _digest(model, tensors):
             raise InputError("the snapshot is damaged, or not of a stream of this model with these weights")
-        streams = details["streams"]
-        stream = cls(model, streams)
+        stream = cls(model, details["streams"])
         leaves = iter(range(len(tensors) - 1))
         stream._state = tree_map(lambda leaf: tensors[f"state_{next(leaves)}"].to(leaf.device), stream._state)
         stream._seen = tensors["seen"]
