@@ -18,7 +18,6 @@ import torch
 from typer.main import get_command
 
 import anyorder as ao
-import anyorder.deploy.save
 from anyorder.__main__ import main
 from anyorder.cli.app import app
 from anyorder.files import load_tensors, save_tensors
@@ -624,7 +623,7 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(succeed, refu
 
 def test_a_model_that_could_not_be_saved_is_there_after_a_resume(succeed, refused, table, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(anyorder.deploy.save, "save", lambda *a, **k: (_ for _ in ()).throw(OSError("the disk is full")))
+        patch.setattr(ao, "save", lambda *a, **k: (_ for _ in ()).throw(OSError("the disk is full")))
         assert "the disk is full" in refused(TRAIN)
     assert not (table / "model").exists()
     succeed(f"{TRAIN} --resume")

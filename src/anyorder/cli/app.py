@@ -10,22 +10,21 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
 
+import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
+from anyorder.cli.resume import Run, is_first_process
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from anyorder.audits.report import Report
     from anyorder.estimators.tables import Table, TableSchema
-
-Say = Callable[[str], None]
 
 app = typer.Typer(
     name="anyorder",
@@ -60,9 +59,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from anyorder import __version__
-
-        typer.echo(f"anyorder {__version__}")
+        typer.echo(f"anyorder {ao.__version__}")
         raise typer.Exit
 
 
@@ -83,12 +80,22 @@ _SEED = Option(0, min=0, max=2**32 - 1, help="Seed of all random draws. The same
 _EXAMPLE = "Example:  anyorder "
 
 
-def _number_or_word(text: str) -> float | str:
-    return text if text in ("auto", "none") else float(text)
+def _say(line: str) -> None:
+    """Print a line; of the processes of one training, only the first does."""
+    if is_first_process():
+        typer.echo(line)
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def _number_or_auto(text: str) -> float | str:
+    return text if text == "auto" else float(text)
+
+
+def _number_or_none(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -124,8 +131,8 @@ def train(
     target: str = Option(..., help="Column to predict. It has one value per set."),
     out: Path = Option(..., help="Model folder to write."),
     time: str | None = Option(None, help="Column that sorts the rows of each set.", show_default="rows as they are"),
-    features: str | None = Option(None, help="Feature columns, separated by commas.", show_default="all others"),
-    categorical: str | None = Option(None, help="Numeric columns to read as categories.", show_default="none"),
+    features: Any = Option(None, parser=_names, metavar="COL,…", help="Feature columns.", show_default="all others"),
+    categorical: Any = Option("", parser=_names, metavar="COL,…", help="Numeric categories.", show_default="none"),
     missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
@@ -134,9 +141,7 @@ def train(
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
-    penalty_weight: Any = Option(
-        "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty: a number, or auto to tune."
-    ),
+    penalty_weight: Any = Option("auto", parser=_number_or_auto, metavar="NUMBER", help="Its strength; auto tunes it."),
     window: int | None = Option(None, min=1, help="Penalise swaps at most N positions apart.", show_default="off"),
     prefixes: str | None = Option(None, help="Elements before a swap: random or given.", show_default="by --window"),
     shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
@@ -148,7 +153,7 @@ def train(
     learning_rate: float = Option(3e-3, help="Learning rate."),
     weight_decay: float = Option(0.0, help="Weight decay."),
     schedule: str = Option("one-cycle", help="Schedule of the learning rate: one-cycle, plateau or constant."),
-    clip: Any = Option(1.0, parser=_number_or_word, metavar="NUMBER", help="Largest norm of a gradient, or none."),
+    clip: Any = Option(1.0, parser=_number_or_none, metavar="NUMBER", help="Largest norm of a gradient, or none."),
     mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
     validation_fraction: float = Option(0.1, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
     patience: int | None = Option(None, min=1, help="Stop after N epochs without improvement.", show_default="never"),
@@ -158,71 +163,59 @@ def train(
     force: bool = _FORCE,
 ) -> None:
     """Train on a table of events, readings or items grouped into sets, and write a model folder."""
-    from anyorder.cli.resume import Run
-
-    if resume and force:
-        raise InputError("--resume continues a training and --force starts afresh; choose one")
     if tensorboard is not None and out.resolve() in (tensorboard.resolve(), *tensorboard.resolve().parents):
         raise InputError(f"--tensorboard {tensorboard} is inside the model folder {out}; choose another folder")
     run = Run(out)
-    if run.first_process:
+    if is_first_process():
         run.check(resume, force)
         _make_folder(out.parent)
-
-    from anyorder.deploy.save import save
-    from anyorder.estimators.base import PENALTIES
-    from anyorder.estimators.classifier import SetClassifier
-    from anyorder.estimators.regressor import SetRegressor
-    from anyorder.estimators.tables import read_table
-
     swaps = _given(window=window, prefixes=prefixes)
     if swaps and penalty != "sire":
         raise InputError(f"--window and --prefixes are options of --penalty sire; got {penalty}")
-    parameters = inspect.signature(SetClassifier).parameters
+    parameters = inspect.signature(ao.SetClassifier).parameters
     settings = {name: value for name, value in context.params.items() if name in parameters}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
-    settings["penalty"] = PENALTIES["sire"](**swaps) if swaps else penalty
+    settings["penalty"] = ao.SIRE(**swaps) if swaps else penalty
     settings["shuffle"] = shuffle or shuffle_within is not None
-    settings |= {"random_state": seed, "tensorboard": tensorboard or False, "clip": None if clip == "none" else clip}
+    settings |= {"random_state": seed, "tensorboard": tensorboard or False}
     no_penalty = _check_settings(settings)
-    say: Say = typer.echo if run.first_process else lambda line: None
-    columns: dict[str, Any] = {"set_id": set_id, "target": target, "time": time, "missing": missing, "task": task}
-    columns |= {"features": _names(features), "categorical": _names(categorical) or ()}
-    learnt = read_table(table, **columns)
+    columns = inspect.signature(ao.read_table).parameters
+    learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in columns})
     _prediction_columns(learnt.schema)
-    _say_reading(learnt, say)
+    _say_reading(learnt)
     if no_penalty is not None:
-        say(no_penalty)
+        _say(no_penalty)
         settings["penalty"] = None
     elif time is not None and penalty_weight == "auto":
-        say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
+        _say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
     further = None
     if unlabeled is not None:
         further = learnt.schema.read(unlabeled)
-        _say_unseen(further, say)
+        _say_unseen(further)
         used = settings["penalty"] is not None and penalty_weight != 0
-        say(f"{len(further.data)} sets without a target {'serve the' if used else 'are not used: there is no'} penalty")
-    if run.first_process:
+        use = "serve the penalty" if used else "are not used: there is no penalty"
+        _say(f"{len(further.data)} sets without a target {use}")
+    if is_first_process():
         run.begin(force)
-    kind = SetClassifier if learnt.schema.task == "classification" else SetRegressor
+    kind = ao.SetClassifier if learnt.schema.task == "classification" else ao.SetRegressor
     estimator = kind(**settings, workdir=run.folder, verbose=True)
     try:
         estimator.fit(learnt.data, learnt.labels, X_unlabeled=None if further is None else further.data)
     except (InputError, InputTypeError):
-        if run.first_process and not resume:  # a training that can be resumed elsewhere is kept
+        if is_first_process() and not resume:  # a training that can be resumed elsewhere is kept
             run.end()
         raise
     except KeyboardInterrupt:
         how = "--resume continues from the last checkpoint" if run.unfinished else "there is no checkpoint yet"
-        say(f"interrupted; {how}")
+        _say(f"interrupted; {how}")
         raise
-    if run.first_process:
+    if is_first_process():
         estimator.set_params(workdir=None, verbose=False, tensorboard=False)
         kept: dict[str, Any] = {"preprocessing": {"table": learnt.schema.to_dict()}, "log": estimator.history_}
-        save(estimator, out, classes=list(learnt.schema.classes or ()) or None, **kept)
+        ao.save(estimator, out, classes=list(learnt.schema.classes or ()) or None, **kept)
         run.end()
-        _say_result(estimator, say)
-        say(f"wrote {out}")
+        _say_result(estimator)
+        _say(f"wrote {out}")
 
 
 def _check_settings(settings: dict[str, Any]) -> str | None:
@@ -230,50 +223,47 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
     import torch
 
     from anyorder.estimators.base import model_named, why_no_penalty
-    from anyorder.training.config import TrainConfig
 
     kind = model_named(settings["model"], "--model")
     for name in settings["model_options"]:
         if name not in inspect.signature(kind).parameters:
             raise InputError(f"a {settings['model']} model has no option --{name}")
-    TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(TrainConfig) if f.name in settings})
+    ao.TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(ao.TrainConfig) if f.name in settings})
     with torch.device("meta"):  # takes no memory
         return why_no_penalty(kind(1, 1, **settings["model_options"]))
 
 
-def _say_reading(table: Table, say: Say) -> None:
+def _say_reading(table: Table) -> None:
     data, schema = table.data, table.schema
     aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
-    say(
+    _say(
         f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
         f"rows, {len(schema.features)} features, {aim} to predict"
     )
-    _say_unseen(table, say)
+    _say_unseen(table)
     for feature in schema.features:
         if feature.categories:
             many = len(feature.categories) > max(20, len(data.elements) // 4)
             hint = "; if they are numbers or times, write them as numbers" if many else ""
-            say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
+            _say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
 
 
-def _say_unseen(table: Table, say: Say) -> None:
+def _say_unseen(table: Table) -> None:
     for name, count in table.unseen.items():
-        say(f"{name}: {count} rows hold a category that the training table did not have; it is read as no category")
+        _say(f"{name}: {count} rows hold a category that the training table did not have; it is read as no category")
     if table.dropped:
-        say(f"{table.dropped} rows with missing values are left out")
+        _say(f"{table.dropped} rows with missing values are left out")
 
 
-def _say_result(estimator: Any, say: Say) -> None:
+def _say_result(estimator: Any) -> None:
     """Which epoch's weights are written, and whether the order gap reached its target."""
-    from anyorder.penalties.adaptive_weight import AdaptiveWeight
-
     record = estimator.history_[-1 if estimator.best_epoch_ is None else estimator.best_epoch_]
     figures = {"validation": record["validation"], "order gap": record["gap"]}
     words = ", ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None)
-    say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
-    target = AdaptiveWeight().target
+    _say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
+    target = ao.AdaptiveWeight().target
     if estimator.penalty_weight == "auto" and record["penalty"] is not None and (record["gap"] or 0) > 2 * target:
-        say(f"The order gap ({record['gap']:.2g}) is still above the target ({target:g}). Train longer with --epochs.")
+        _say(f"The order gap ({record['gap']:.2g}) is still above the target ({target:g}). Train longer with --epochs.")
 
 
 # --- from a model to predictions, an audit, a graph
@@ -287,10 +277,7 @@ def _open(model: Path) -> tuple[Any, TableSchema]:
     saved = open_model(model)
     if saved.estimator is None or not saved.preprocessing:
         raise InputError(f"{model} holds a model that was not trained on a table; use anyorder.load in Python")
-    schema = TableSchema.from_dict(saved.preprocessing["table"])
-    if schema.width != saved.estimator.n_features_in_:
-        raise InputError(f"the model folder {model} is damaged: its table does not fit its model; train it again")
-    return saved.estimator, schema
+    return saved.estimator, TableSchema.from_dict(saved.preprocessing["table"])
 
 
 def _prediction_columns(schema: TableSchema) -> list[str]:
@@ -311,15 +298,13 @@ def predict(
     """Write a prediction for every set of a table. A target column is ignored."""
     _writable(out, force, ".csv", ".parquet")
 
-    import io
-
     import pandas as pd
 
     from anyorder.files import table_ending, write_atomically
 
     estimator, schema = _open(model)
     read = schema.read(table)
-    _say_unseen(read, typer.echo)
+    _say_unseen(read)
     ids = read.set_ids
     if table_ending(table) in ("csv", "tsv", "txt") and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
         ids = ids.astype("int64")  # a text file whose ids are all written as whole numbers
@@ -329,9 +314,7 @@ def predict(
         probabilities = estimator.predict_proba(read.data, orderings)
         columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
     frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [ids, *columns], strict=True)))
-    content = io.BytesIO()
-    frame.to_csv(content, index=False) if out.suffix == ".csv" else frame.to_parquet(content, index=False)
-    write_atomically(out, content.getvalue())
+    write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
 
 
@@ -364,7 +347,7 @@ def audit(
     for name, other in zip(names, tables, strict=True):
         if _layout(other) != _layout(tables[0]):
             raise InputError(f"{names[0]} and {name} cannot be compared: they read {table} differently")
-    _say_unseen(tables[0], typer.echo)
+    _say_unseen(tables[0])
     chosen = tables[0].data.lengths.nonzero()[:, 0]
     if len(chosen) > sets:
         draws = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
@@ -393,10 +376,8 @@ def _layout(read: Table) -> tuple[Any, ...]:
 
 def _audited(estimator: Any, read: Table, chosen: Tensor, **options: Any) -> Report:
     """The audit of one model on the sets ``chosen``, with the elements shown as they stand in the table."""
-    from anyorder.audits.run import audit
-
     data, schema, labels = read.data.select(chosen), read.schema, read.labels
-    report = audit(
+    report = ao.audit(
         estimator,
         list(data.elements.split(data.lengths.tolist())),
         labels=None if labels is None else labels[chosen.numpy()],
@@ -485,15 +466,14 @@ def reproduce(
     cpus: int | None = Option(None, min=1, help="Number of threads per trial.", show_default="1"),
     gpus: float | None = Option(None, min=0, help="Number of GPUs per trial, or a share of one.", show_default="0"),
     out: str = Option("results", help="Folder of the rows. Finished trials are not repeated."),
-    only: str | None = Option(None, help="Methods to run, separated by commas.", show_default="all"),
+    only: Any = Option(None, parser=_names, metavar="NAME,…", help="Methods to run.", show_default="all"),
     seeds: int | None = Option(None, min=1, help="Number of seeds per setting.", show_default="as declared"),
     dry_run: bool = Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
 ) -> None:
     """Run a table or figure of the paper."""
     from anyorder.paper.runner.sweep import reproduce as run
 
-    options = {**context.params, "only": _names(only)}
-    if run(options.pop("experiment"), **options):  # the problems of trials that failed
+    if run(context.params.pop("experiment"), **context.params):  # the problems of trials that failed
         raise typer.Exit(1)
 
 
@@ -504,7 +484,7 @@ def demo(out: Path = Option(Path("demo"), help="Folder for the page.")) -> None:
 
     from anyorder.cli import demo
 
-    demo.run(out, say=typer.echo)
+    demo.run(out)
 
 
 @app.command(epilog=_EXAMPLE + "report results")

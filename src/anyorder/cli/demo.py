@@ -11,60 +11,51 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+import anyorder as ao
 from anyorder.audits.page import BLUE, ORANGE, SOFT, Figure, comparison_figure, render
-from anyorder.audits.report import Comparison
-from anyorder.audits.run import audit
-from anyorder.estimators.classifier import SetClassifier
-from anyorder.estimators.regressor import SetRegressor
 from anyorder.files import write_atomically
 from anyorder.paper.data import datasets
-from anyorder.penalties import SIRE
-from anyorder.recurrences import known
-from anyorder.verify.certify import certify
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Say = Callable[[str], None]
+Sets = tuple[Any, np.ndarray]  # X and y
 Columns = dict[str, Callable[[Any], str]]  # heading -> the figure of a model, as text
 WITHOUT: dict[str, Any] = {"penalty": None, "penalty_weight": 0.0}
 
 
-def run(out: Path, *, epochs: int | None = None, say: Say = print) -> Path:
+def run(out: Path, *, epochs: int | None = None) -> Path:
     """Train, compare and audit the models of each task; returns the page that was written into ``out``.
 
     ``epochs`` replaces the number of epochs of every task.
     """
     began = time.perf_counter()
-    parts = [_baskets(epochs or 400, say), _parity(epochs or 100, say), _digits(epochs or 40, say)]
-    proof = certify(known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
+    parts = [_baskets(epochs or 400), _parity(epochs or 100), _digits(epochs or 40)]
+    proof = ao.certify(ao.known.parity(), torch.tensor([[0.0], [1.0]]), max_length=16)
     lengths = "every length" if proof.closed else "up to 16 elements"
     certified = f"The 12-parameter parity network of Theorem 4, certified: invariant at {lengths}: {proof.invariant}."
-    say(f"\n{certified}")
+    print(f"\n{certified}")
     page = out / "demo.html"
     title = "What a penalty on order does to a recurrence"
     write_atomically(page, render("demo.html.j2", title=title, parts=parts, certified=certified))
-    say(f"\nThe page with the pictures: {page} (made in {time.perf_counter() - began:.0f} s)")
+    print(f"\nThe page with the pictures: {page} (made in {time.perf_counter() - began:.0f} s)")
     return page
 
 
-def _train(task: str, models: dict[str, Any], X: Any, y: np.ndarray, columns: Columns, say: Say) -> None:
-    """Fit each model and say its figures, one line per model."""
-    say(f"\n{task}\n\n{'model':24}" + "".join(f"{heading:>12}" for heading in [*columns, "seconds"]))
+def _part(title: str, task: str, models: dict[str, Any], train: Sets, columns: Columns, test: Sets) -> dict[str, Any]:
+    """One part of the page: fit each model, print its figures in a line, and audit all on a test set."""
+    print(f"\n{task}\n\n{'model':24}" + "".join(f"{heading:>12}" for heading in [*columns, "seconds"]))
     for name, model in models.items():
         start = time.perf_counter()
-        model.fit(X, y)
+        model.fit(*train)
         figures = [measure(model) for measure in columns.values()]
-        say(f"{name:24}" + "".join(f"{f:>12}" for f in [*figures, f"{time.perf_counter() - start:.0f}"]))
-
-
-def _audit(models: dict[str, Any], X: Any, y: np.ndarray, figure: str, say: Say) -> tuple[Comparison, Figure]:
-    """The comparison of the models on a test set, and its figure under the name ``figure``."""
-    say("\nDoes order matter to them? The audit reads each test set in random orders:")
-    comparison = audit(models, X, labels=y, orderings=8, generator=torch.Generator().manual_seed(0))
+        print(f"{name:24}" + "".join(f"{f:>12}" for f in [*figures, f"{time.perf_counter() - start:.0f}"]))
+    print("\nDoes order matter to them? The audit reads each test set in random orders:")
+    comparison = ao.audit(models, test[0], labels=test[1], orderings=8, generator=torch.Generator().manual_seed(0))
     for name in models:
-        say(f"  {name}: {comparison[name]}")
-    return comparison, replace(comparison_figure(comparison), name=figure)
+        print(f"  {name}: {comparison[name]}")
+    figure = replace(comparison_figure(comparison), name=title.replace(" ", "-").lower())
+    return {"title": title, "task": task, "comparison": comparison, "figures": [figure]}
 
 
 # --- the price of a basket
@@ -79,32 +70,29 @@ def baskets(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return codes[goods], goods.sum(axis=1).astype(np.float32)  # good number k costs k
 
 
-def _baskets(epochs: int, say: Say) -> dict[str, Any]:
+def _baskets(epochs: int) -> dict[str, Any]:
     task = (
         f"The total price of a basket of {ITEMS} goods, each known only by a code of {CODE} random numbers. There are "
         f"{BASKETS} baskets for training and {TEST} for the test. A total has no order, but a GRU does not know that. "
         "SIRE tells the GRU."
     )
 
-    contenders: dict[str, dict[str, Any]] = {
-        "plain GRU": WITHOUT,
-        "SIRE, weight 1": {"penalty_weight": 1.0},
-        "SIRE, weight 30": {"penalty_weight": 30.0},
-        "DeepSets": {"model": "deepsets", **WITHOUT},
+    def model(**options: Any) -> Any:
+        return ao.SetRegressor(epochs=epochs, batch_size=100, learning_rate=3e-3, random_state=0, **options)
+
+    gru = {"model_options": {"hidden": 80}}
+    models = {
+        "plain GRU": model(**gru, **WITHOUT),
+        "SIRE, weight 1": model(**gru, penalty_weight=1.0),
+        "SIRE, weight 30": model(**gru, penalty_weight=30.0),
+        "DeepSets": model(model="deepsets", **WITHOUT),
     }
-    settings: dict[str, Any] = {"epochs": epochs, "batch_size": 100, "learning_rate": 3e-3, "random_state": 0}
-    models = {}
-    for name, options in contenders.items():
-        width = {} if "model" in options else {"hidden": 80}
-        models[name] = SetRegressor(model_options=width, **settings, **options)
     X, y = baskets(TEST, seed=2)
     columns: Columns = {
         "exact": lambda model: f"{(np.abs(model.predict(X) - y) < 0.5).mean():.1%}",
         "mean error": lambda model: f"{np.abs(model.predict(X) - y).mean():.2f}",
     }
-    _train(task, models, *baskets(BASKETS, seed=1), columns, say)
-    comparison, figure = _audit(models, X, y, "baskets", say)
-    return {"title": "The price of a basket", "task": task, "comparison": comparison, "figures": [figure]}
+    return _part("The price of a basket", task, models, baskets(BASKETS, seed=1), columns, (X, y))
 
 
 # --- parity far beyond the training lengths
@@ -120,7 +108,7 @@ def bits(count: int, shortest: int, longest: int, seed: int) -> tuple[list[np.nd
     return X, np.array([int(x.sum()) % 2 for x in X])
 
 
-def _parity(epochs: int, say: Say) -> dict[str, Any]:
+def _parity(epochs: int) -> dict[str, Any]:
     task = (
         "Is the number of ones odd? A GRU of 20 units learns from 1,000 sequences of 2 to 10 bits. The test goes up to "
         "100 bits."
@@ -128,16 +116,14 @@ def _parity(epochs: int, say: Say) -> dict[str, Any]:
     options: dict[str, Any] = {"epochs": epochs, "batch_size": 125, "learning_rate": 0.01, "random_state": 0}
     options["model_options"] = {"hidden": 20}
     models = {
-        "plain GRU": SetClassifier(**options, **WITHOUT),
-        "SIRE, weight 0.1": SetClassifier(**options, penalty_weight=0.1),
+        "plain GRU": ao.SetClassifier(**options, **WITHOUT),
+        "SIRE, weight 0.1": ao.SetClassifier(**options, penalty_weight=0.1),
     }
     tests = {length: bits(500, length, length, seed=100 + length) for length in LENGTHS}
     columns: Columns = {f"n = {n}": lambda model, n=n: f"{model.score(*tests[n]):.1%}" for n in LENGTHS}  # type: ignore[misc]
-    _train(task, models, *bits(1000, 2, 10, seed=1), columns, say)
+    part = _part("Parity up to length 100", task, models, bits(1000, 2, 10, seed=1), columns, tests[20])
     curves = {name: [float(model.score(*tests[n])) for n in LENGTHS] for name, model in models.items()}
-    comparison, figure = _audit(models, *tests[20], "parity", say)
-    figures = [_length_figure(curves), figure]
-    return {"title": "Parity up to length 100", "task": task, "comparison": comparison, "figures": figures}
+    return {**part, "figures": [_length_figure(curves), *part["figures"]]}
 
 
 def _length_figure(curves: dict[str, list[float]]) -> Figure:
@@ -159,25 +145,24 @@ def _length_figure(curves: dict[str, list[float]]) -> Figure:
 # --- digits whose pixels are out of order
 
 
-def _digits(epochs: int, say: Say) -> dict[str, Any]:
+def _digits(epochs: int) -> dict[str, Any]:
     task = (
         "Which digit is it? The 64 pixels come one at a time. Each image is reordered at random inside windows of 4 "
         "and then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
     )
     clean = datasets.digits()
     changed = datasets.perturbed(clean)
-    (X, y), (X_test, y_test) = (_pixels(data) for data in (changed.train, changed.test))
+    train, test = _pixels(changed.train), _pixels(changed.test)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": 64, "learning_rate": 0.02, "random_state": 0}
     options["model_options"] = {"hidden": 64, "gate_bias_span": 64}
-    swaps = SIRE(prefixes="given", window=4, pairs=4)
+    swaps = ao.SIRE(prefixes="given", window=4, pairs=4)
     models = {
-        "plain GRU": SetClassifier(**options, **WITHOUT),
-        "SIRE, nearby swaps": SetClassifier(**options, penalty=swaps, penalty_weight=10.0),
+        "plain GRU": ao.SetClassifier(**options, **WITHOUT),
+        "SIRE, nearby swaps": ao.SetClassifier(**options, penalty=swaps, penalty_weight=10.0),
     }
-    _train(task, models, X, y, {"right": lambda model: f"{model.score(X_test, y_test):.1%}"}, say)
-    comparison, figure = _audit(models, X_test, y_test, "digits", say)
-    figures = [_digits_figure(_pixels(clean.train)[0], X), figure]
-    return {"title": "Digits whose pixels are out of order", "task": task, "comparison": comparison, "figures": figures}
+    columns: Columns = {"right": lambda model: f"{model.score(*test):.1%}"}
+    part = _part("Digits whose pixels are out of order", task, models, train, columns, test)
+    return {**part, "figures": [_digits_figure(_pixels(clean.train)[0], train[0]), *part["figures"]]}
 
 
 def _pixels(data: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,11 @@ from anyorder.checks import InputError
 from anyorder.files import home, is_model_folder
 
 
+def is_first_process() -> bool:
+    """Whether this is the only process of the training, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Run:
     """One training, known by the model folder ``out`` that it writes.
 
@@ -20,7 +25,6 @@ class Run:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.folder = home() / "runs" / hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:20]
-        self.first_process = os.environ.get("RANK", "0") == "0"
         self._replaces = self.folder / "replaces-the-model"  # exists if the run was started with --force
 
     @property
@@ -30,6 +34,8 @@ class Run:
 
     def check(self, resume: bool, force: bool) -> None:
         """Refuse to lose an unfinished training, and to replace what is not a model folder."""
+        if resume and force:
+            raise InputError("--resume continues a training and --force starts afresh; choose one")
         if resume and not self.unfinished:
             raise InputError(f"there is nothing to resume: no training for {self.out} is unfinished")
         if self.unfinished and not resume and not force:
