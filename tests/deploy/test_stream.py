@@ -106,21 +106,10 @@ def test_a_model_with_units_takes_them_out_before_it_rounds(kind):
     torch.testing.assert_close(model(torch.tensor(2.0**31 + steps)[None])[0], expected, atol=1e-6, rtol=1e-6)
 
 
-def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
-    model = recurrent()
-    before = [parameter.clone() for parameter in model.parameters()]
-    fresh = ao.Stream(model, streams=3)
-    at_first = fresh.value()
-    fresh.update(torch.randn(3, 4, D))
-    fresh.reset()
-    assert fresh.seen.tolist() == [0, 0, 0]
-    assert torch.equal(fresh.value(), at_first)
-    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
-
-
 @pytest.mark.parametrize(
     ("index", "seen"),
     [
+        (None, [0, 0, 0]),
         ([], [2, 2, 2]),
         ([-1, 0], [0, 2, 0]),
         (1, [2, 0, 2]),
@@ -129,10 +118,15 @@ def test_a_reset_is_of_all_streams_and_leaves_the_model_alone():
     ],
 )
 def test_a_reset_is_of_the_streams_named_alone(index, seen):
-    stream = ao.Stream(recurrent(), streams=3)
+    model = recurrent()
+    before = [parameter.clone() for parameter in model.parameters()]
+    stream = ao.Stream(model, streams=3)
+    first = stream.value()
     stream.update(torch.ones(3, 2, D))
     stream.reset(index)
     assert stream.seen.tolist() == seen
+    assert (stream.value() == first).all(1).tolist() == [count == 0 for count in seen]
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("index", [[5], [0, -4], [0.5], [True] * 4, "all"])
@@ -142,14 +136,6 @@ def test_a_reset_of_streams_that_are_not_there_changes_nothing(index):
     with pytest.raises(IndexError):
         stream.reset(index)
     assert stream.seen.tolist() == [2, 2, 2]
-
-
-def test_streams_of_one_keep_their_axis_and_hand_out_their_counts():
-    stream = ao.Stream(recurrent(), streams=1)
-    stream.update(torch.ones(1, 2, D))
-    assert stream.value().shape == (1, 2)
-    stream.seen.add_(5)
-    assert stream.seen.tolist() == [2]
 
 
 def test_a_long_chunk_is_read_as_one_and_refused_as_one():
@@ -206,6 +192,11 @@ def test_a_stream_keeps_no_graph_and_hands_out_copies():
     assert not stream.value().requires_grad
     stream.value().add_(100)
     assert stream.value().item() == 5
+    stream = ao.Stream(recurrent(), streams=1)  # of one stream, which keeps its axis
+    stream.update(torch.ones(1, 2, D))
+    assert stream.value().shape == (1, 2)
+    stream.seen.add_(5)
+    assert stream.seen.tolist() == [2]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="peak memory is a POSIX call")

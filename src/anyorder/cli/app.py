@@ -86,12 +86,8 @@ def _say(line: str) -> None:
         typer.echo(line)
 
 
-def _number_or_auto(text: str) -> float | str:
-    return text if text == "auto" else float(text)
-
-
-def _number_or_none(text: str) -> float | None:
-    return None if text == "none" else float(text)
+def _number_or_word(text: str) -> float | str | None:
+    return None if text == "none" else text if text == "auto" else float(text)
 
 
 def _names(text: str) -> list[str]:
@@ -141,7 +137,7 @@ def train(
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
-    penalty_weight: Any = Option("auto", parser=_number_or_auto, metavar="NUMBER", help="Its strength; auto tunes it."),
+    penalty_weight: Any = Option("auto", parser=_number_or_word, metavar="NUMBER", help="Its strength; auto tunes it."),
     window: int | None = Option(None, min=1, help="Penalise swaps at most N positions apart.", show_default="off"),
     prefixes: str | None = Option(None, help="Elements before a swap: random or given.", show_default="by --window"),
     shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
@@ -153,7 +149,7 @@ def train(
     learning_rate: float = Option(3e-3, help="Learning rate."),
     weight_decay: float = Option(0.0, help="Weight decay."),
     schedule: str = Option("one-cycle", help="Schedule of the learning rate: one-cycle, plateau or constant."),
-    clip: Any = Option(1.0, parser=_number_or_none, metavar="NUMBER", help="Largest norm of a gradient, or none."),
+    clip: Any = Option(1.0, parser=_number_or_word, metavar="NUMBER", help="Largest norm of a gradient, or none."),
     mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
     validation_fraction: float = Option(0.1, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
     patience: int | None = Option(None, min=1, help="Stop after N epochs without improvement.", show_default="never"),
