@@ -172,8 +172,7 @@ def train(
     settings = {name: value for name, value in context.params.items() if name in parameters}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
     settings["penalty"] = ao.SIRE(**swaps) if swaps else penalty
-    settings["shuffle"] = shuffle or shuffle_within is not None
-    settings |= {"random_state": seed, "tensorboard": tensorboard or False}
+    settings |= {"random_state": seed, "tensorboard": tensorboard or False, "shuffle": shuffle or bool(shuffle_within)}
     no_penalty = _check_settings(settings)
     columns = inspect.signature(ao.read_table).parameters
     learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in columns})
@@ -184,9 +183,8 @@ def train(
         settings["penalty"] = None
     elif time is not None and penalty_weight == "auto":
         _say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
-    further = None
-    if unlabeled is not None:
-        further = learnt.schema.read(unlabeled)
+    further = None if unlabeled is None else learnt.schema.read(unlabeled)
+    if further is not None:
         _say_unseen(further)
         used = settings["penalty"] is not None and penalty_weight != 0
         use = "serve the penalty" if used else "are not used: there is no penalty"
@@ -340,9 +338,8 @@ def audit(
 
     opened = [_open(path) for path in models]
     tables = [schema.read(table, with_target=True) for _, schema in opened]
-    for name, other in zip(names, tables, strict=True):
-        if _layout(other) != _layout(tables[0]):
-            raise InputError(f"{names[0]} and {name} cannot be compared: they read {table} differently")
+    if any(_layout(other) != _layout(tables[0]) for other in tables[1:]):
+        raise InputError(f"{', '.join(names)} cannot be compared: they read {table} differently")
     _say_unseen(tables[0])
     chosen = tables[0].data.lengths.nonzero()[:, 0]
     if len(chosen) > sets:

@@ -115,9 +115,7 @@ def _difference(model: Any, step: Any, readout: Any, batch: int) -> float:
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    run_step, run_readout = (onnxruntime.InferenceSession(g.SerializeToString(), options).run for g in (step, readout))
+    run_step, run_readout = (onnxruntime.InferenceSession(g.SerializeToString()).run for g in (step, readout))
     generator = torch.Generator().manual_seed(batch)
     expected: Any = model.recurrence.start(batch)
     states = {f"state_{i}": leaf.clone().numpy() for i, leaf in enumerate(tree_leaves(expected))}
