@@ -128,7 +128,9 @@ def train(
     out: Path = Option(..., help="Model folder to write."),
     time: str | None = Option(None, help="Column that sorts the rows of each set.", show_default="rows as they are"),
     features: Any = Option(None, parser=_names, metavar="COL,…", help="Feature columns.", show_default="all others"),
-    categorical: Any = Option("", parser=_names, metavar="COL,…", help="Numeric categories.", show_default="none"),
+    categorical: Any = Option(
+        "", parser=_names, metavar="COL,…", help="Numeric columns to read as categories.", show_default="none"
+    ),
     missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
@@ -137,7 +139,9 @@ def train(
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
-    penalty_weight: Any = Option("auto", parser=_number_or_word, metavar="NUMBER", help="Its strength; auto tunes it."),
+    penalty_weight: Any = Option(
+        "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty; auto tunes it."
+    ),
     window: int | None = Option(None, min=1, help="Penalise swaps at most N positions apart.", show_default="off"),
     prefixes: str | None = Option(None, help="Elements before a swap: random or given.", show_default="by --window"),
     shuffle: bool = Option(False, "--shuffle", help="Read each set in a new random order every epoch."),
