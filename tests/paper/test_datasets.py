@@ -164,46 +164,25 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path, name):
 # A square pyramid: the base as one quadrilateral, so that larger faces are cut into triangles.
 PYRAMID = [(0, 0, 0), (2, 0, 0), (2, 2, 0), (0, 2, 0), (1, 1, 3)]
 PYRAMID_FACES = [(0, 1, 2, 3), (0, 1, 4), (1, 2, 4), (2, 3, 4), (3, 0, 4)]
-SIDE = 0.5 * 2 * 10**0.5  # area of one side
+AREA = 4 + 4 * 10**0.5
 
 
-def off_text(vertices, faces, glued=False):
-    head = f"OFF{'' if glued else chr(10)}{len(vertices)} {len(faces)} 0\n"
+def off_text(vertices, faces):
     body = [" ".join(map(str, v)) for v in vertices] + [" ".join(map(str, (len(f), *f))) for f in faces]
-    return head + "\n".join(body) + "\n"
+    return f"OFF\n{len(vertices)} {len(faces)} 0\n" + "\n".join(body) + "\n"
 
 
-def ply_bytes(vertices, faces, kind):
-    head = (
-        f"ply\nformat {kind} 1.0\ncomment made for a test\nelement vertex {len(vertices)}\n"
-        "property float x\nproperty float y\nproperty float z\n"
-        f"element face {len(faces)}\nproperty list uchar int vertex_indices\nend_header\n"
-    ).encode()
-    if kind == "ascii":
-        return head + off_text(vertices, faces).split("\n", 2)[2].encode()
-    body = np.array(vertices, dtype="<f4").tobytes()
-    return head + body + b"".join(bytes([len(f)]) + np.array(f, dtype="<i4").tobytes() for f in faces)
-
-
-TRIANGLES = [(0, 1, 2), (0, 2, 3), *PYRAMID_FACES[1:]]
+WHOLE = off_text(PYRAMID, PYRAMID_FACES)
 MESHES = {
-    "a.off": off_text(PYRAMID, PYRAMID_FACES).encode(),
-    "glued.off": off_text(PYRAMID, PYRAMID_FACES, glued=True).encode(),  # as many files of ModelNet40 are written
-    "noted.off": b"# OFF 9 9\n" + off_text(PYRAMID, PYRAMID_FACES).replace("OFF\n", "OFF\n# counts\n").encode(),
-    "a.ply": ply_bytes(PYRAMID, PYRAMID_FACES, "ascii"),
-    "little.ply": ply_bytes(PYRAMID, TRIANGLES, "binary_little_endian"),
+    "a.off": WHOLE,
+    "glued.off": WHOLE.replace("OFF\n", "OFF"),  # as many files of ModelNet40 are written
+    "noted.off": "# OFF 9 9\n" + WHOLE.replace("OFF\n", "OFF\n# counts\n"),
 }
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_meshes_keep_their_surface(tmp_path, name):
-    a, b, c = formats.read_mesh(write(tmp_path / name, MESHES[name])).transpose(1, 0, 2)
-    area = 0.5 * np.linalg.norm(np.cross(b - a, c - a), axis=1).sum()
-    assert area == pytest.approx(4 + 4 * SIDE)
-
-
-@pytest.mark.parametrize("name", MESHES)
-def test_a_mesh_that_is_cut_off_is_refused(tmp_path, name):
+def test_a_mesh_keeps_its_surface_and_is_refused_if_it_is_cut_off(tmp_path, name):
+    assert formats.read_mesh(write(tmp_path / name, MESHES[name])).area == pytest.approx(AREA)
     for cut in (2, 3, 6, 8, 9, 20):  # inside the last face, before it, in the one before
         with pytest.raises(InputError, match=name):
             formats.read_mesh(write(tmp_path / name, MESHES[name][:-cut]))
@@ -214,35 +193,23 @@ def test_broken_meshes_are_named(tmp_path):
         write(tmp_path / "toy/box/train/far.off", off_text(PYRAMID, faces))
         with pytest.raises(InputError, match=r"far\.off"):
             datasets.meshes(tmp_path / "toy", 5)
-    mixed = ply_bytes(PYRAMID, PYRAMID_FACES, "binary_little_endian")
-    with pytest.raises(InputError, match=r"mixed\.ply"):
-        formats.read_mesh(write(tmp_path / "mixed.ply", mixed))
 
 
-def test_a_cloud_of_one_point_is_at_the_centre():
-    assert formats.unit_sphere(np.array([[3.0, 4.0, 5.0]])).tolist() == [[0.0, 0.0, 0.0]]
-
-
-def test_points_are_drawn_by_area(tmp_path):
-    triangles = formats.read_mesh(write(tmp_path / "a.off", MESHES["a.off"]))
-    points = formats.sample_surface(triangles, 20000, np.random.default_rng(0))
-    on_base = np.abs(points[:, 2]) < 1e-9
-    share = 4 / (4 + 4 * SIDE)
-    assert abs(on_base.mean() - share) < 5 * (share * (1 - share) / len(points)) ** 0.5
-    base = points[on_base][:, :2]
-    assert np.abs(base.mean(axis=0) - 1).max() < 0.05  # uniform on the square [0, 2]²: mean 1, variance 1/3
-    assert np.abs(base.var(axis=0) - 1 / 3).max() < 0.03
-    height = points[~on_base][:, 2]  # uniform on a triangle: the height's density falls linearly, mean 3 / 3
-    assert abs(height.mean() - 1) < 0.03
-    cloud = formats.unit_sphere(points)
-    assert np.abs(cloud.mean(axis=0)).max() < 1e-5
-    assert np.linalg.norm(cloud, axis=1).max() == pytest.approx(1, abs=1e-5)
+def test_points_are_drawn_by_area_in_the_unit_sphere(tmp_path):
+    for part in ("train", "test"):
+        write(tmp_path / "toy" / "pyramid" / part / "a.off", WHOLE)
+    points = datasets.meshes(tmp_path / "toy", 20000).train.elements
+    assert points.mean(dim=0).abs().max() < 1e-5
+    assert points.norm(dim=1).max() == pytest.approx(1, abs=1e-5)
+    share, found = 4 / AREA, (points[:, 2] < points[:, 2].min() + 1e-5).double().mean()  # of the base
+    assert abs(found - share) < 5 * (share * (1 - share) / len(points)) ** 0.5
+    assert datasets.meshes(tmp_path / "toy", 1).train.elements.tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_any_number_of_points_from_meshes(tmp_path):
     root = generated.write_meshes(tmp_path / "Shapes", each=2)
     data = datasets.meshes(root, 5000, seed=3)
-    assert data.class_names == ("box", "disc", "pyramid")
+    assert data.class_names == ("ball", "box", "cone")
     assert data.train.lengths.tolist() == [5000] * 6
     assert data.train.targets.tolist() == [0, 0, 1, 1, 2, 2]
     assert torch.equal(data.train.elements, datasets.meshes(root, 5000, seed=3).train.elements)
@@ -550,9 +517,9 @@ def test_split_is_stratified_seeded_and_complete():
 
 def test_split_by_person_separates_people():
     data, people = labelled((40, 40)), torch.arange(80) % 8
-    first, second = datasets.split_index(data, 0.25, seed=0, groups=people)
-    assert set(people[first].tolist()).isdisjoint(people[second].tolist())
-    assert len(set(people[second].tolist())) == 2
+    first, second = ({int(i) % 8 for i in part.elements} for part in datasets.split(data, 0.25, seed=0, groups=people))
+    assert first.isdisjoint(second)
+    assert len(second) == 2
 
 
 def test_few_labels_keeps_every_class_and_drops_the_rest():
@@ -629,9 +596,14 @@ def test_generated_data_and_splits_never_change():
     assert digest(windows) == "4d158faac024"
     assert digest(generated.bags(1)) == "2a410641e283"
     assert digest(datasets.perturbed(digits)) == "22aa8d5ba5d9"
+
+    def places(data, *options, **more):
+        numbered = SetData.of(torch.arange(len(data))[:, None], data.targets)
+        return [part.elements[:, 0] for part in datasets.split(numbered, *options, **more)]
+
     rows = [
-        *datasets.split_index(digits.train, 0.2, seed=1),
-        *datasets.split_index(windows.train, 0.4, seed=1, groups=windows.groups),
+        *places(digits.train, 0.2, seed=1),
+        *places(windows.train, 0.4, seed=1, groups=windows.groups),
         *datasets.folds(digits.test, 3, seed=1)[0],
     ]
     assert sum(int((row * torch.arange(1, len(row) + 1)).sum()) for row in rows) == 518589056

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anyorder.checks import InputError, one_of, real_number, whole_number
+from anyorder.checks import InputError, extra, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.paper.data import formats
 from anyorder.paper.data.sources import SOURCES, locate
-
-Part = tuple[np.ndarray, np.ndarray]  # clouds [N, draws, points, 3] and labels [N]
 
 
 @dataclass(frozen=True)
@@ -45,16 +43,9 @@ class Dataset:
 
 def mnist() -> Dataset:
     """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
-    _, folder = locate("mnist")
-
-    def part(name: str) -> Part:
-        pixels, targets = (formats.read_idx(folder / f"mnist/{name}-{kind}-ubyte.gz") for kind in _IDX)
-        return pixels.reshape(len(pixels), -1), targets
-
-    return _digits("mnist", part("train"), part("t10k"), 255.0)
-
-
-_IDX = ("images-idx3", "labels-idx1")
+    folder = locate("mnist")[1] / "mnist"
+    files = [(f"{part}-images-idx3", f"{part}-labels-idx1") for part in ("train", "t10k")]
+    return _digits("mnist", [[formats.read_idx(folder / f"{f}-ubyte.gz") for f in pair] for pair in files], 255.0)
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -63,15 +54,13 @@ def digits(seed: int = 0) -> Dataset:
 
     pixels, targets = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(pixels))
-    train, test = ((pixels[i], targets[i]) for i in (order[500:], order[:500]))
-    return _digits("digits", train, test, 16.0)
+    return _digits("digits", [(pixels[i], targets[i]) for i in (order[500:], order[:500])], 16.0)
 
 
-def _digits(name: str, train: Part, test: Part, scale: float) -> Dataset:
-    def sets(pixels: np.ndarray, targets: np.ndarray) -> SetData:
-        return SetData.of((pixels / scale).astype(np.float32)[:, :, None], targets.astype(np.int64))
-
-    return Dataset(name, sets(*train), sets(*test), tuple(map(str, range(10))), source=name)
+def _digits(name: str, parts: Sequence[Sequence[np.ndarray]], scale: float) -> Dataset:
+    scaled = [(pixels / scale).astype(np.float32).reshape(len(pixels), -1, 1) for pixels, _ in parts]
+    train, test = (SetData.of(x, y.astype(np.int64)) for x, (_, y) in zip(scaled, parts, strict=True))
+    return Dataset(name, train, test, tuple(map(str, range(10))), source=name)
 
 
 def local_orderings(samples: int, length: int, windows: Sequence[int], generator: np.random.Generator) -> np.ndarray:
@@ -103,13 +92,12 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
             raise InputError("dataset must hold sets of one common size to be perturbed in windows")
         order = torch.from_numpy(local_orderings(len(data), data.common_length, windows, generator)).long()
         order += data.offsets[:-1, None]
-        return SetData(data.elements[order.flatten()], data.offsets, data.targets, data.weights)
+        return replace(data, elements=data.elements[order.flatten()])
 
     assert dataset.test is not None
     first, second = np.random.default_rng(seed).spawn(2)
     name = f"{dataset.name}-perturbed-{'-'.join(map(str, windows))}"
-    train, test = reordered(dataset.train, first), reordered(dataset.test, second)
-    return Dataset(name, train, test, dataset.class_names, dataset.source, dataset.groups)
+    return replace(dataset, name=name, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
 
 
 # ------------------------------------------------------------------------------------ signals and bags
@@ -118,16 +106,14 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
 def ecg5000() -> Dataset:
     """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
     name, folder = locate("ecg5000")
-    if name != "ecg5000":
-        data = ucr(folder / "ECG5000")
-        assert data.test is not None
-        counts = [np.bincount(labels).tolist() for labels in (data.train.targets, data.test.targets)]  # type: ignore[arg-type]
-        found = (data.train.common_length, *counts[0]), (data.test.common_length, *counts[1])
-        beats = ((140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22))
-        _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
-        return data
-    raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
-    return _series("ecg5000", (list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]), name)
+    if name == "ecg5000":
+        raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
+        return _series(name, (list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]), name)
+    data = ucr(folder / "ECG5000")
+    found = [(p.common_length, *np.bincount(_labels(p)).tolist()) for p in (data.train, data.test) if p is not None]
+    beats = [(140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22)]
+    _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
+    return data
 
 
 def ucr(folder: str | Path) -> Dataset:
@@ -191,8 +177,6 @@ def bags(name: str) -> Dataset:
 
 # ------------------------------------------------------------------------------------------ point clouds
 
-_HDF5_NAMES = "modelnet40_ply_hdf5_2048/shape_names.txt"
-
 
 def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     """ModelNet40 clouds ``[points, 3]`` in the unit sphere, in random order.
@@ -205,10 +189,10 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": points}
     name, folder = locate("modelnet40", [n for n, most in sizes.items() if points <= most])
     if name == "modelnet40-meshes":
-        classes, shapes = _mesh_files(folder / "ModelNet40")
-        found = len(classes), len(shapes["train"]), len(shapes["test"])
-        _expect(folder / "ModelNet40", "classes, training shapes and test shapes", found, (40, 9843, 2468))
-        return meshes(folder / "ModelNet40", points, draws=draws, seed=seed)
+        root = folder / "ModelNet40"
+        found = [len(list(root.glob(pattern))) for pattern in ("*/train", "*/train/*.off", "*/test/*.off")]
+        _expect(root, "classes, training shapes and test shapes", found, [40, 9843, 2468])
+        return meshes(root, points, draws=draws, seed=seed)
     parts: list[SetData] = []
     names: tuple[str, ...] = ()
     for part, count in (("train", draws), ("test", 1)):
@@ -221,10 +205,9 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
             files = [formats.read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
             clouds = np.concatenate([_choose(all_points, points, count, seed) for all_points, _ in files])
             labels = np.concatenate([labels for _, labels in files])
-            names = tuple((folder / _HDF5_NAMES).read_text().split())
+            names = tuple((folder / "modelnet40_ply_hdf5_2048/shape_names.txt").read_text().split())
         parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels, count)))
-    groups = torch.arange(len(parts[0])) // draws if draws > 1 else None
-    return Dataset("modelnet40", parts[0], parts[1], names, name, groups)
+    return _shapes("modelnet40", parts, draws, names, name)
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -239,60 +222,46 @@ def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarra
 
 
 def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) -> Dataset:
-    """Clouds drawn by area from ``FOLDER/<class>/train|test/*.off`` (or ``.ply``), in the unit sphere.
+    """Clouds drawn by area from ``FOLDER/<class>/train|test/*.off``, moved to mean 0 and scaled to the unit sphere.
 
     Each cloud has a random stream of its own, so neither other files nor other draws change it.
     """
+    sample = extra("trimesh.sample", "paper", "a mesh")
     folder = Path(folder)
-    names, files = _mesh_files(folder)
+    names = sorted(path.parent.name for path in folder.glob("*/train"))
     parts = []
     for number, (part, count) in enumerate((("train", draws), ("test", 1))):
-        if not files[part]:
-            raise InputError(f"folder must hold <class>/{part}/*.off or *.ply; found none in {folder}")
-        clouds = []
-        for path, _ in files[part]:
+        clouds, labels = [], []
+        for path in sorted(folder.glob(f"*/{part}/*.off")):
             name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
-            triangles = formats.read_mesh(path)
+            mesh = formats.read_mesh(path)
             for draw in range(count):
                 generator = np.random.default_rng([seed, number, name_key, draw])
                 with formats.reading(path):
-                    cloud = formats.sample_surface(triangles, points, generator)
-                clouds.append(formats.unit_sphere(cloud))
-        parts.append(SetData.of(np.stack(clouds), np.repeat([label for _, label in files[part]], count)))
+                    drawn = np.asarray(sample.sample_surface(mesh, points, seed=generator)[0])
+                centred = drawn - drawn.mean(axis=0)
+                clouds.append((centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32))
+                labels.append(names.index(path.parent.parent.name))
+        if not clouds:
+            raise InputError(f"folder must hold <class>/{part}/*.off; found none in {folder}")
+        parts.append(SetData.of(np.stack(clouds), np.array(labels)))
+    return _shapes(folder.name.lower(), parts, draws, tuple(names), str(folder))
+
+
+def _shapes(name: str, parts: Sequence[SetData], draws: int, names: tuple[str, ...], source: str) -> Dataset:
     groups = torch.arange(len(parts[0])) // draws if draws > 1 else None
-    return Dataset(folder.name.lower(), parts[0], parts[1], names, str(folder), groups)
-
-
-def _mesh_files(folder: Path) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
-    """The classes of a folder of meshes, and the files of its training and test parts, each with its label."""
-    names = tuple(sorted(path.name for path in folder.iterdir() if (path / "train").is_dir()))
-    files = {
-        part: [
-            (path, label)
-            for label, name in enumerate(names)
-            for path in sorted((folder / name / part).glob("*"))
-            if path.suffix.lower() in (".off", ".ply")
-        ]
-        for part in ("train", "test")
-    }
-    return names, files
+    return Dataset(name, parts[0], parts[1], names, source, groups)
 
 
 # ---------------------------------------------------------------------------------------------- splits
 
 
 def split(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[SetData, SetData]:
-    """``data`` in two: the rest, and a part of about ``fraction`` of it.
+    """``data`` in two, in its own order: the rest, and a part of about ``fraction`` of it.
 
     Stratified by class, with at least one set of each class that has two or more in either part; by whole
     groups where ``groups [N]`` is given (no person is in both parts).
     """
-    first, second = split_index(data, fraction, seed=seed, groups=groups)
-    return data.select(first), data.select(second)
-
-
-def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The indices behind :func:`split`, each rising."""
     fraction = real_number("fraction", fraction, above=0.0, below=1.0)
     generator = np.random.default_rng(seed)
 
@@ -302,17 +271,14 @@ def split_index(data: SetData, fraction: float, *, seed: int, groups: Tensor | N
     if groups is not None:
         chosen = np.isin(groups.numpy(), drawn(np.unique(groups.numpy())))
     else:
-        chosen = np.zeros(len(data), dtype=bool)
-        for rows in _rows_by_class(data):
-            chosen[drawn(rows)] = True
-    return torch.from_numpy(np.flatnonzero(~chosen)), torch.from_numpy(np.flatnonzero(chosen))
+        chosen = np.isin(np.arange(len(data)), np.concatenate([drawn(rows) for rows in _rows_by_class(data)]))
+    return data.select(~chosen), data.select(chosen)
 
 
 def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, SetData]:
     """The ``fraction`` of ``data`` that keeps its labels (each class of two or more does), and the rest without."""
-    rest, labeled = split_index(data, fraction, seed=seed)
-    unlabeled = data.select(rest)
-    return data.select(labeled), SetData(unlabeled.elements, unlabeled.offsets)
+    rest, labeled = split(data, fraction, seed=seed)
+    return labeled, SetData(rest.elements, rest.offsets)
 
 
 def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
@@ -331,17 +297,20 @@ def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[
     """All parts with each feature shifted and scaled: in the training part its mean is 0, its deviation ``spread``."""
     mean, deviation = train.elements.mean(dim=0), train.elements.std(dim=0)
     deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    parts = (train, *others)
-    return [SetData((d.elements - mean) / deviation * spread, d.offsets, d.targets, d.weights) for d in parts]
+    return [replace(part, elements=(part.elements - mean) / deviation * spread) for part in (train, *others)]
+
+
+def _labels(data: SetData) -> np.ndarray:
+    assert data.targets is not None
+    return data.targets.numpy()
 
 
 def _rows_by_class(data: SetData) -> list[np.ndarray]:
-    assert data.targets is not None
-    labels = data.targets.numpy()
+    labels = _labels(data)
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
-def _expect(path: Path, what: str, found: tuple[object, ...], expected: tuple[object, ...]) -> None:
+def _expect(path: Path, what: str, found: Sequence[object], expected: Sequence[object]) -> None:
     """Refuse a file without a published checksum whose counts are not those of the published data."""
     if found != expected:
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")

@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from anyorder.checks import InputError, extra
 
@@ -37,7 +39,7 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">i4", axes, offset=4))
 
 
-def read_ucr(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
+def read_ucr(path: Path) -> Bags:
     """Series and labels of a UCR text file: a row is a label and its values, split by tabs, commas or blanks.
 
     Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. All rows must
@@ -65,59 +67,22 @@ def read_hdf5_clouds(path: Path) -> tuple[np.ndarray, np.ndarray]:
         return file["data"][:].astype(np.float32), file["label"][:].astype(np.int64).reshape(-1)
 
 
-def read_mesh(path: Path) -> np.ndarray:
-    """The triangles ``[F, 3, 3]`` of an OFF or PLY file; larger faces are cut up."""
+def read_mesh(path: Path) -> Any:
+    """The trimesh of an OFF file; larger faces are cut up."""
     trimesh = extra("trimesh", "paper", "a mesh")
     with reading(path):
-        mesh = trimesh.load_mesh(path, process=False)
-        _require_all_faces(path)
-        return np.asarray(mesh.vertices, dtype=np.float64)[np.asarray(mesh.faces, dtype=np.int64)]
-
-
-_HEADS = {
-    ".off": rb"OFF\s*(\d+)\s+(\d+)[^\n]*\n",
-    ".ply": rb"format ascii.*?element vertex (\d+).*?element face (\d+)\s+property list.*?end_header\s",
-}
-
-
-def _require_all_faces(path: Path) -> None:
-    """Refuse a text file that ends before the last face its header promises; trimesh takes what is there."""
-    text = re.sub(rb"#[^\n]*", b"", path.read_bytes())
-    head = re.search(_HEADS[path.suffix.lower()], text, re.DOTALL)
-    if head is None:  # binary, where trimesh checks the length
-        return
-    promised = int(head[1]) + int(head[2])
-    lines = [line.split() for line in text[head.end() :].splitlines() if line.strip()][:promised]
-    if len(lines) < promised or len(lines[-1]) <= int(lines[-1][0]):
-        raise InputError(f"{path} is cut off before the last of its {int(head[2])} faces; get it again")
-
-
-def sample_surface(triangles: np.ndarray, points: int, generator: np.random.Generator) -> np.ndarray:
-    """``points`` points ``[points, 3]`` drawn uniformly by area from triangles ``[F, 3, 3]``.
-
-    A triangle is drawn with probability proportional to its area, then a point
-    ``(1 − √u) a + √u (1 − v) b + √u v c`` of it with u, v uniform in [0, 1).
-    """
-    sides = triangles[:, 1:] - triangles[:, :1]
-    area = np.linalg.norm(np.cross(sides[:, 0], sides[:, 1]), axis=1)
-    chosen = generator.choice(len(triangles), size=points, p=area / area.sum())
-    root, v = np.sqrt(generator.random(points)), generator.random(points)
-    weights = np.stack([1 - root, root * (1 - v), root * v], axis=1)
-    return np.einsum("pc,pcd->pd", weights, triangles[chosen])
-
-
-def unit_sphere(points: np.ndarray) -> np.ndarray:
-    """A cloud ``[T, 3]`` moved to mean 0 and scaled so that its farthest point has norm 1 (one point: 0), float32."""
-    centred = points - points.mean(axis=0)
-    return (centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32)
+        lines = [line.split() for line in re.sub("OFF|#.*", "", path.read_text()).splitlines() if line.strip()]
+        last = lines[int(lines[0][0]) + int(lines[0][1])]
+        if len(last) <= int(last[0]):  # trimesh takes what is there
+            raise InputError(f"{path} is cut off before the last of its {lines[0][1]} faces; get it again")
+        return trimesh.load_mesh(path, process=False)
 
 
 def read_musk(path: Path) -> Bags:
     """Bags and labels of UCI's ``clean1.data``: molecule, conformation, 166 whole numbers and the class."""
     with reading(path):
-        lines = [line.split(",", 2) for line in path.read_text().split()]
-        table = np.loadtxt([values.rstrip(".") for _, _, values in lines], delimiter=",", ndmin=2)
-        return _bags([molecule for molecule, _, _ in lines], table[:, :-1], table[:, -1])
+        table = pd.read_csv(path, header=None)
+        return _bags(table[0], table.iloc[:, 2:-1].astype(int).to_numpy(), table.iloc[:, -1].astype(int).to_numpy())
 
 
 def read_mil_svm(path: Path) -> Bags:
@@ -132,17 +97,15 @@ def read_mil_svm(path: Path) -> Bags:
         heads = [head.split(":") for head, _, _ in rows]
         sparse = "".join(f"0 {pairs}\n" for _, _, pairs in rows).encode()
         elements, _ = load_svmlight_file(io.BytesIO(sparse), zero_based=False)
-        return _bags([bag for _, bag, _ in heads], elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
+        owners = np.array([bag for _, bag, _ in heads])
+        return _bags(owners, elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
 
 
-def _bags(owners: list[str], elements: np.ndarray, positive: np.ndarray) -> Bags:
+def _bags(owners: Any, elements: np.ndarray, positive: np.ndarray) -> Bags:
     """The rows of each owner, in the order of their first row; a bag is positive if one of its rows is."""
-    rows: dict[str, list[int]] = {}
-    for row, owner in enumerate(owners):
-        rows.setdefault(owner, []).append(row)
-    return [elements[r].astype(np.float32) for r in rows.values()], np.array(
-        [int(positive[r].max()) for r in rows.values()]
-    )
+    bag, names = pd.factorize(owners)
+    rows = [np.flatnonzero(bag == number) for number in range(len(names))]
+    return [elements[r].astype(np.float32) for r in rows], np.array([int(positive[r].max()) for r in rows])
 
 
 def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from anyorder.checks import extra
 from anyorder.data.sets import SetData
 from anyorder.paper.data.datasets import Dataset, meshes
 
@@ -54,44 +57,22 @@ def bags(seed: int = 0, *, count: int = 40, features: int = 5) -> Dataset:
 
 
 def write_meshes(folder: str | Path, *, each: int = 4, seed: int = 0) -> Path:
-    """OFF meshes ``FOLDER/<class>/train|test/*.off`` of boxes, pyramids and discs of random proportions."""
+    """OFF meshes ``FOLDER/<class>/train|test/*.off`` of balls, boxes and cones of random proportions."""
+    creation = extra("trimesh.creation", "paper", "a mesh")
     generator = np.random.default_rng(seed)
-    for name, (vertices, faces) in _SHAPES.items():
+    for name, shape in {"ball": creation.icosphere(1), "box": creation.box(), "cone": creation.cone(1, 2)}.items():
         for part in ("train", "test"):
             target = Path(folder) / name / part
             target.mkdir(parents=True, exist_ok=True)
             for number in range(each):
-                moved = vertices * generator.uniform(0.5, 1.5, size=3) + generator.normal(size=3)
-                lines = ["OFF", f"{len(moved)} {len(faces)} 0"]
-                lines += [" ".join(f"{v:.6f}" for v in vertex) for vertex in moved]
-                lines += [f"{len(face)} " + " ".join(map(str, face)) for face in faces]
-                (target / f"{name}_{number:04d}.off").write_text("\n".join(lines) + "\n")
+                mesh = shape.copy()
+                mesh.vertices = mesh.vertices * generator.uniform(0.5, 1.5, size=3) + generator.normal(size=3)
+                mesh.export(target / f"{name}_{number:04d}.off")
     return Path(folder)
 
 
 def clouds(points: int, *, each: int = 4, draws: int = 1, seed: int = 0) -> Dataset:
     """Clouds ``[points, 3]`` drawn from generated meshes, which are written, read back and thrown away."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         data = meshes(write_meshes(folder, each=each, seed=seed), points, draws=draws, seed=seed)
-    return Dataset("generated-clouds", data.train, data.test, data.class_names, "generated", data.groups)
-
-
-def _box() -> tuple[np.ndarray, list[list[int]]]:
-    corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=float)
-    return corners, [[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4], [1, 5, 7, 3]]
-
-
-def _pyramid() -> tuple[np.ndarray, list[list[int]]]:
-    corners = np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0], [0, 0, 2]], dtype=float)
-    return corners, [[0, 1, 2, 3], [0, 1, 4], [1, 2, 4], [2, 3, 4], [3, 0, 4]]
-
-
-def _disc(sides: int = 12) -> tuple[np.ndarray, list[list[int]]]:
-    angle = 2 * np.pi * np.arange(sides) / sides
-    rim = np.stack([np.cos(angle), np.sin(angle), np.zeros(sides)], axis=1)
-    return np.vstack([rim, [[0, 0, 0.05]]]), [[i, (i + 1) % sides, sides] for i in range(sides)]
-
-
-_SHAPES = {"box": _box(), "disc": _disc(), "pyramid": _pyramid()}
+    return replace(data, name="generated-clouds", source="generated")

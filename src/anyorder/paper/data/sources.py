@@ -61,14 +61,9 @@ def where(name: str) -> Path | None:
 def locate(dataset: str, usable: Sequence[str] | None = None) -> tuple[str, Path]:
     """The first usable source of ``dataset`` that is there (checked), downloading one if need be."""
     names = [n for n, s in SOURCES.items() if s.dataset == dataset and (usable is None or n in usable)]
-    for folder in data_folders():
-        for name in names:
-            if all((folder / file).exists() for file in SOURCES[name].files):
-                _verify(SOURCES[name], folder)
-                return name, folder
-    for name in names:
-        if SOURCES[name].downloads:
-            return name, fetch(name)
+    found = [n for n in names if where(n)] or [n for n in names if SOURCES[n].downloads]
+    if found:
+        return found[0], fetch(found[0])
     choices = "; or ".join(f"{', '.join(SOURCES[n].files)} ({SOURCES[n].advice})" for n in names)
     raise InputError(
         f"{dataset} is not in {' or '.join(map(str, data_folders()))}; put there {choices}; "
@@ -82,8 +77,7 @@ def fetch(name: str, *, trust: bool = False) -> Path:
     A source without a published checksum is downloaded only with ``trust=True``. The hash of every file is then
     stored beside the data and checked from then on.
     """
-    found = where(name)
-    source = SOURCES[name]
+    found, source = where(name), SOURCES[name]
     if found is not None:
         _verify(source, found)
         return found
@@ -97,9 +91,9 @@ def fetch(name: str, *, trust: bool = False) -> Path:
         )
     try:
         _download(source, folder)
+    except InputError:
+        raise
     except Exception as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"{name} could not be downloaded from {source.url} ({type(error).__name__}: {error}); try again, or put "
             f"its files there yourself: {files}"
@@ -145,11 +139,8 @@ def _verify(source: Source, folder: Path) -> None:
     for file, checksum in expected.items():
         if not (folder / file).exists():
             raise InputError(f"{folder / file} is missing; {source.name} needs it ({source.advice})")
-        if not checksum:
-            continue
-        algorithm, wanted = checksum.split(":")
-        digest = _digest(folder / file, algorithm)
-        if digest != wanted:
+        algorithm, _, wanted = checksum.partition(":")
+        if checksum and (digest := _digest(folder / file, algorithm)) != wanted:
             raise InputError(
                 f"{folder / file} is damaged: its {algorithm} is {digest}, expected {wanted}; "
                 f"delete it and get it again ({source.advice})"

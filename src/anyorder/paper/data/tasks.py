@@ -27,10 +27,8 @@ class Task:
     tensor([8])
     """
 
-    name: str
     label: Callable[[Tensor], Tensor]
     kind: str = "integer"
-    invariant: bool = True
 
     def sample(
         self,
@@ -87,32 +85,17 @@ def _mean(values: Tensor) -> float:
     return values.double().mean().item()
 
 
-def _parity(values: Tensor) -> Tensor:
-    return values.sum(1) % 2
-
-
-def _range(values: Tensor) -> Tensor:
-    return values.amax(1) - values.amin(1)
-
-
-def _variance(values: Tensor) -> Tensor:
-    return values.double().var(1, correction=0)
-
-
 def _half_range(values: Tensor) -> Tensor:
     half = values.shape[1] // 2
     return values[:, :half].amax(1) - values[:, half:].amin(1)
 
 
 TASKS = {
-    task.name: task
-    for task in [
-        Task("parity", _parity, kind="binary"),
-        Task("sum", lambda values: values.sum(1)),
-        Task("range", _range),
-        Task("variance", _variance, kind="real"),
-        Task("half-range", _half_range, invariant=False),
-    ]
+    "parity": Task(lambda values: values.sum(1) % 2, kind="binary"),
+    "sum": Task(lambda values: values.sum(1)),
+    "range": Task(lambda values: values.amax(1) - values.amin(1)),
+    "variance": Task(lambda values: values.double().var(1, correction=0), kind="real"),
+    "half-range": Task(_half_range),
 }
 
 
@@ -123,11 +106,9 @@ def splits(
 
     A smaller split of the same name and seed is a part of a larger one of fixed set size.
     """
-    return {
-        name: task.sample(size, n, alphabet=alphabet, generator=_generator(seed, name)) for name, size in sizes.items()
-    }
-
-
-def _generator(seed: int, name: str) -> torch.Generator:
-    offset = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 1_000_003
-    return torch.Generator().manual_seed(seed * 1_000_003 + offset)
+    found = {}
+    for name, size in sizes.items():
+        offset = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 1_000_003
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + offset)
+        found[name] = task.sample(size, n, alphabet=alphabet, generator=generator)
+    return found

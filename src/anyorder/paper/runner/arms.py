@@ -63,9 +63,9 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
         return _train_and_test(trial, Numbers(trial), workdir, device)
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
     chosen = data if isinstance(data, Dataset) else data[wanted]
-    rest, held = datasets.split_index(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     assert chosen.test is not None
-    parts = chosen.train.select(rest), chosen.train.select(held), chosen.test
+    rest, held = datasets.split(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
+    parts = rest, held, chosen.test
     return _train_and_test(trial, Recorded(trial, parts, len(chosen.class_names), orderings), workdir, device)
 
 
