@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,11 +42,29 @@ def seconds_of_steps(milliseconds: float) -> Callable[[Trial], float]:
 def scales(
     plan: Plan, small: Setting, *, over: Setting | None = None, full: Setting | None = None, **options: Any
 ) -> dict[str, Plan]:
-    """A plan of seconds with the ``small`` settings, ``plan`` itself, and the full protocol."""
-    numbers = {"steps": 6, "hidden": 8, "validation": 50, "test": 50}
-    base = numbers if "task" in plan.fixed else {"steps": 4, "hidden": 8, "votes": 2}
-    smoke = plan.shrunk({**base, **small}, over=over, seeds=2 if "task" in plan.fixed else 1)
+    """``plan`` in seconds (two candidates, ends of ranges, ``small`` settings), itself, and the full protocol."""
+    numbers = "task" in plan.fixed
+    base = {"steps": 6, "hidden": 8, "validation": 50, "test": 50} if numbers else {"steps": 4, "hidden": 8, "votes": 2}
+    small = {**base, **small}
+    methods = {
+        name: [{key: small.get(key, value) for key, value in candidate.items()} for candidate in _ends(candidates)]
+        for name, candidates in plan.methods.items()
+    }
+    ranges = {name: _ends(values) for name, values in {**plan.over, **(over or {})}.items()}
+    smoke = Plan(
+        methods,
+        ranges,
+        {**plan.fixed, **small},
+        seeds=2 if numbers else 1,
+        tune_on={key: ranges[key][0] for key in plan.tune_on if key in ranges},
+        tune_seeds=1,
+        seconds=0.3,
+    )
     return {"smoke": smoke, "laptop": plan, "paper": replace(plan, fixed={**plan.fixed, **(full or {})}, **options)}
+
+
+def _ends(values: Sequence[Any]) -> list[Any]:
+    return [values[0], values[-1]][: len(values)]
 
 
 def load(scale: str, *, smoke: Callable[[], Any], real: Callable[[], Any]) -> Any:

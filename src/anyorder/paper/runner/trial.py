@@ -161,18 +161,6 @@ class Plan:
         """Every combination of the settings in ``over``."""
         return grid(**self.over)
 
-    def shrunk(self, small: Setting, *, over: Setting | None = None, seeds: int = 2) -> Plan:
-        """This plan in seconds: two candidates a method, the ends of each range, and the ``small`` settings."""
-        methods = {}
-        for name, all_candidates in self.methods.items():
-            ends = [all_candidates[0], all_candidates[-1]][: len(all_candidates)]
-            methods[name] = [{key: small.get(key, value) for key, value in c.items()} for c in ends]
-        ranges = {**self.over, **(over or {})}
-        ranges = {name: [values[0], values[-1]][: len(values)] for name, values in ranges.items()}
-        tune_on = {key: ranges[key][0] for key in self.tune_on if key in ranges}
-        fixed = {**self.fixed, **small}
-        return Plan(methods, ranges, fixed, seeds=seeds, tune_on=tune_on, tune_seeds=1, finalists=1, seconds=0.3)
-
 
 @dataclass(frozen=True)
 class Expected:
@@ -261,12 +249,7 @@ class Experiment:
         plan = self.plan(scale)
         wanted: dict[str, Trial] = {}
         for cell, method in itertools.product(plan.cells(), plan.methods if only is None else only):
-            candidates = plan.methods[one_of("only", method, plan.methods)]
-            stages = self._search(scale, method, cell, seeds)
-            stages = [*stages, *self._finals(scale, method, cell, rows, seeds, guess=guess)]
-            choice = self.choice(scale, method, cell, rows, seeds=seeds)
-            if choice is None and guess:
-                choice = candidates[0]
+            stages, choice = self._chosen(scale, one_of("only", method, plan.methods), cell, rows, seeds, guess)
             if choice is not None:
                 stages.append((choice, self._runs(scale, method, cell, choice, self._seeds(scale, seeds))))
             for trial in (trial for _, runs in stages for trial in runs):
@@ -277,12 +260,7 @@ class Experiment:
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
     ) -> Setting | None:
         """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
-        candidates = self.plan(scale).methods[method]
-        if len(candidates) == 1:
-            return candidates[0]
-        finals = self._finals(scale, method, cell, rows, seeds)
-        best = self._ranked(finals or self._search(scale, method, cell, seeds), rows)
-        return best[0] if best else None
+        return self._chosen(scale, method, cell, rows, seeds)[1]
 
     def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
@@ -309,38 +287,36 @@ class Experiment:
     def _seeds(self, scale: str, seeds: int | None) -> int:
         return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
 
-    def _tune_seeds(self, scale: str, seeds: int | None) -> int:
-        return min(self.plan(scale).tune_seeds or self._seeds(scale, seeds), self._seeds(scale, seeds))
+    def _chosen(
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, guess: bool = False
+    ) -> tuple[list[Candidate], Setting | None]:
+        """The trials that compare candidates in ``cell``, search and final, and the choice as far as it is decided."""
+        plan, number = self.plan(scale), self._seeds(scale, seeds)
+        candidates, number = plan.methods[method], min(plan.tune_seeds or number, number)
+        if len(candidates) == 1:
+            return [], candidates[0]
 
-    def _search(self, scale: str, method: str, cell: Setting, seeds: int | None) -> list[Candidate]:
-        """The candidates of a method and the trials that compare them in ``cell``; none if there is no choice."""
-        plan = self.plan(scale)
-        there, candidates = {**cell, **plan.tune_on}, plan.methods[method]
-        tried = candidates if len(candidates) > 1 else []
-        return [(c, self._runs(scale, method, there, c, self._tune_seeds(scale, seeds))) for c in tried]
+        def compared(some: Sequence[Setting], there: Setting) -> tuple[list[Candidate], list[Setting]]:
+            stage = [(c, self._runs(scale, method, there, c, number)) for c in some]
+            return stage, self._ranked(stage, rows)
 
-    def _finals(
-        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, *, guess: bool = False
-    ) -> list[Candidate]:
-        """The finalists and the trials that compare them in ``cell``; none if there are none, or the search is open."""
-        finalists = self.plan(scale).finalists
-        if finalists == 1:
-            return []
-        searched = self._search(scale, method, cell, seeds)
-        best = self._ranked(searched, rows) or ([c for c, _ in searched] if guess else [])
-        number = self._tune_seeds(scale, seeds)
-        return [(c, self._runs(scale, method, cell, c, number)) for c in best[:finalists]]
+        stages, best = compared(candidates, {**cell, **plan.tune_on})
+        if plan.finalists > 1:
+            final, best = compared((best or list(candidates) * guess)[: plan.finalists], cell)
+            stages += final
+        return stages, best[0] if best else candidates[0] if guess else None
 
     def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
         """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
         figures = {row["trial"]: row["validation"].get(self.select, math.nan) for row in rows}
         if any(trial.key not in figures for _, runs in candidates for trial in runs):
             return []
-        scores = []
-        for _, runs in candidates:
-            score = sum(figures[trial.key] for trial in runs) / len(runs) * (-1 if self.maximize else 1)
-            scores.append(score if math.isfinite(score) else math.inf)  # a run that diverged is never chosen
-        return [candidates[i][0] for i in sorted(range(len(scores)), key=scores.__getitem__)]
+
+        def score(candidate: Candidate) -> float:
+            mean = sum(figures[trial.key] for trial in candidate[1]) / len(candidate[1]) * (-1 if self.maximize else 1)
+            return mean if math.isfinite(mean) else math.inf  # a run that diverged is never chosen
+
+        return [setting for setting, _ in sorted(candidates, key=score)]
 
     def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
         plan = self.plan(scale)
