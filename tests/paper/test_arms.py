@@ -233,7 +233,7 @@ def test_small_sets_come_first_and_then_the_whole_ones():
 def test_small_sets_chosen_anew_are_of_any_elements_in_their_order():
     elements = torch.arange(6.0).repeat(2000, 1)[:, :, None]
     lengths = torch.tensor([6, 4, 1, 0]).repeat(500)
-    variants, generator = Variants(stages=((0.5, 2),), anew=True), torch.Generator().manual_seed(0)
+    variants, generator = Variants(stages=2, anew=True), torch.Generator().manual_seed(0)
     read, sizes = variants(elements, lengths, generator, 0.1)
     assert sizes.reshape(-1, 4).unique(dim=0).tolist() == [[2, 2, 1, 0]]
     for row, size, pairs in ((0, 6, 15), (1, 4, 6)):

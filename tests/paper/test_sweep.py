@@ -256,7 +256,7 @@ def test_seconds_count_what_interrupted_runs_did_and_kept(tmp_path):
         run_trial(toy_experiment.in_two_halves, trial)
     with pytest.raises(ZeroDivisionError):
         run_trial(lambda *_: 1 // 0, trial)  # interrupted again, with nothing new to keep
-    assert 0.39 < earlier_seconds(Origin().workdir(trial)) < 1.1  # not the 0.8 that were lost
+    assert 0.39 < earlier_seconds(Origin().workdir(trial.experiment, trial.key)) < 1.1  # not the 0.8 that were lost
     (row, _) = run_trial(toy_experiment.in_two_halves, trial)
     assert 0.39 < row["seconds"] < 1.1
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
+from anyorder.models.base import SetModel
 from anyorder.models.deep_sets import DeepSets
 from anyorder.models.janossy import average_over_orderings
 from anyorder.models.recurrent import RecurrentSetModel
@@ -109,8 +110,19 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         budget = AdaptiveWeight(target=setting["target_gap"]) if "target_gap" in setting else None
         penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
         penalised["unlabeled"] = problem.unlabeled
-    variants = Variants(setting.get("stretch", 1.0), stages(setting), setting.get("begin_anew", False))
-    curve = _Curve(problem, model, max(1, config.epochs // CURVE_POINTS))
+    variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with", ()), setting.get("begin_anew", False))
+    curve: dict[str, list[float]] = {"epoch": [], "seconds": [], "loss": [], "accuracy": []}
+    every, spent = max(1, config.epochs // CURVE_POINTS), 0.0
+
+    def log(record: dict[str, Any]) -> None:
+        nonlocal spent
+        spent += record["seconds"]
+        if (record["epoch"] + 1) % every == 0:
+            accuracy = problem.figures(model, problem.validation)["accuracy"]
+            point = record["epoch"] + 1, short(spent), short(record["loss"]), short(accuracy)
+            for values, value in zip(curve.values(), point, strict=True):
+                values.append(value)
+
     workdir.mkdir(parents=True, exist_ok=True)
     result = train(
         model,
@@ -122,7 +134,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         augment=None if variants == Variants() else variants,
         workdir=workdir if setting.get("checkpoint", "task" not in setting) else None,
         progress=False,
-        log=curve.log if setting.get("curve") else None,
+        log=log if setting.get("curve") else None,
         **penalised,
     )
     model.cpu()  # what follows is measured there
@@ -133,7 +145,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         "reads": problem.reads,
     }
     if setting.get("curve"):
-        common["curve"] = curve.lists
+        common["curve"] = curve
     elif track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")
         common["curve"] = {k: [None if r[k] is None else short(r[k]) for r in result.history] for k in keys}
@@ -144,22 +156,6 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         {**common, "setting": more, "metrics": _shortened({**problem.test_figures(model, test), **extra})}
         for more, test in problem.tests()
     ]
-
-
-class _Curve:
-    """Validation accuracy while a model learns, at some thirty epochs."""
-
-    def __init__(self, problem: Numbers | Recorded, model: nn.Module, every: int) -> None:
-        self.problem, self.model, self.every, self.spent = problem, model, every, 0.0
-        self.lists: dict[str, list[float]] = {"epoch": [], "seconds": [], "loss": [], "accuracy": []}
-
-    def log(self, record: dict[str, Any]) -> None:
-        self.spent += record["seconds"]
-        if (record["epoch"] + 1) % self.every == 0:
-            accuracy = self.problem.figures(self.model, self.problem.validation)["accuracy"]
-            found = (record["epoch"] + 1, short(self.spent), short(record["loss"]), short(accuracy))
-            for values, value in zip(self.lists.values(), found, strict=True):
-                values.append(value)
 
 
 # --- what is learnt and measured
@@ -335,29 +331,25 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     >>> build_model("cnn", {"side": 8}, 1, 10, seed=0)(torch.rand(2, 64, 1)).shape
     torch.Size([2, 10])
     """
-    numbers, width = "task" in setting, setting.get("hidden", 64)
-    embedded = {}
+    numbers = "task" in setting
+    width = 100 if numbers else setting.get("hidden", 64)
+    kind: type[SetModel] = RecurrentSetModel
+    options: dict[str, Any] = {"activation": "tanh" if numbers else "relu"}
+    names = "activation cell hidden encoder readout dropout readout_dropout gate_bias_span"
+    if method == "deepsets":
+        kind, names = DeepSets, "phi rho pooling equivariant activation dropout"
+        options = {"phi": (width, width), "rho": (width,), "pooling": "sum" if numbers else "mean"}
+    elif method == "set-transformer":
+        kind, names = SetTransformer, "blocks dropout" + " hidden inducing" * (not numbers)
+        options = {"layer_norm": True, "hidden": 64, "inducing": None if numbers else 16}
+    elif method.startswith("cnn"):
+        kind, names, options = SmallCNN, "side dropout", {}
+    options |= {name: setting[name] for name in names.split() if name in setting}
     if setting.get("embedding") is not None:
-        embedded = {"embedding": (setting["alphabet"], setting["embedding"], "frozen")}
-
-    def given(*names: str, **defaults: Any) -> dict[str, Any]:
-        return {**embedded, **defaults, **{name: setting[name] for name in names if name in setting}}
-
+        options["embedding"] = (setting["alphabet"], setting["embedding"], "frozen")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if method == "deepsets":
-            of_numbers = {"phi": (100, 100), "rho": (100,), "pooling": "sum"}
-            defaults = of_numbers if numbers else {"phi": (width, width), "rho": (width,), "pooling": "mean"}
-            options = given("phi", "rho", "pooling", "equivariant", "activation", "dropout", **defaults)
-            return DeepSets(features, outputs, **options)
-        if method == "set-transformer":
-            sizes = {"hidden": 64, "inducing": None} if numbers else given("hidden", "inducing", inducing=16)
-            return SetTransformer(features, outputs, layer_norm=True, **{**given("blocks", "dropout"), **sizes})
-        if method.startswith("cnn"):
-            return SmallCNN(features, outputs, **given("side", "dropout"))
-        names = ("cell", "hidden", "encoder", "readout", "dropout", "readout_dropout", "gate_bias_span")
-        options = given(*names, "activation", activation="tanh" if numbers else "relu")
-        return RecurrentSetModel(features, outputs, **options)
+        return kind(features, outputs, **options)
 
 
 def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
@@ -373,22 +365,24 @@ class Variants:
 
     ``stretch``: every set is stretched along each feature by a factor of its own, from 1/``stretch`` to ``stretch``,
     even in logarithm. ``stages``, pairs of a share of the training and a number: up to that share only that many
-    elements of each set are read, so that early steps cost less and a recurrence learns from short sequences first.
-    They are the first ones in the order the set has then; with ``anew`` a random choice made each time, in that order.
+    elements of each set are read, so that early steps cost less and a recurrence learns from short sequences first
+    (a number alone: in the first half). They are the first ones in the order the set has then; with ``anew`` a random
+    choice made each time, in that order.
 
-    >>> variants, generator = Variants(stages=((0.5, 2),)), torch.Generator()
+    >>> variants, generator = Variants(stages=2), torch.Generator()
     >>> [variants(torch.ones(3, 5, 1), None, generator, share)[0].shape[1] for share in (0.4, 0.5)]
     [2, 5]
     """
 
     stretch: float = 1.0
-    stages: tuple[tuple[float, int], ...] = ()
+    stages: int | Sequence[tuple[float, int]] = ()
     anew: bool = False
 
     def __call__(
         self, elements: Tensor, lengths: Tensor | None, generator: torch.Generator, share: float
     ) -> tuple[Tensor, Tensor | None]:
-        most = next((number for end, number in self.stages if share < end), elements.shape[1])
+        stages = [(0.5, self.stages)] if isinstance(self.stages, int) else self.stages
+        most = next((number for end, number in stages if share < end), elements.shape[1])
         if most < elements.shape[1]:
             if self.anew:
                 sizes = elements.new_full(elements.shape[:1], elements.shape[1], dtype=torch.int64)
@@ -401,16 +395,6 @@ class Variants:
             drawn = torch.rand(len(elements), 1, elements.shape[2], generator=generator, device=elements.device)
             elements = elements * self.stretch ** (2 * drawn - 1)
         return elements, lengths
-
-
-def stages(setting: Setting) -> tuple[tuple[float, int], ...]:
-    """How many elements of each set are read up to which share of the training: the setting ``begin_with``.
-
-    >>> stages({"begin_with": 40}), stages({})
-    (((0.5, 40),), ())
-    """
-    begin = setting.get("begin_with", ())
-    return ((0.5, begin),) if isinstance(begin, int) else tuple((share, number) for share, number in begin)
 
 
 def _targets(data: SetData) -> Tensor:

@@ -49,7 +49,7 @@ def ray_engine(
 def _run(run: Run, cpus: int, trial: Trial, data: Any, origin: Origin) -> Any:
     settle_process(cpus)
     answer = attempt(run, trial, data, origin)
-    shutil.rmtree(origin.workdir(trial), ignore_errors=True)
+    shutil.rmtree(origin.workdir(trial.experiment, trial.key), ignore_errors=True)
     return answer
 
 

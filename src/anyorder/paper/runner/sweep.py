@@ -51,11 +51,8 @@ class Origin:
     commit: str | None = None
     out: str = ""
 
-    def workdir(self, trial: Trial) -> Path:
+    def workdir(self, experiment: str, key: str) -> Path:
         """The folder of a trial's checkpoints: one of its own for each folder of rows."""
-        return self.folder(trial.experiment, trial.key)
-
-    def folder(self, experiment: str, key: str) -> Path:
         place = hashlib.sha256(self.out.encode()).hexdigest()[:6]
         return home() / "trials" / experiment / f"{key}-{place}"
 
@@ -79,7 +76,7 @@ def sweep(
     ``on_finish(trial, rows, problem, left)`` is called as each trial ends. A trial that raises is reported there,
     skipped, and tried again by the next sweep.
     """
-    check_engine(engine, jobs, address, experiment.gpus)
+    _check_options(engine, jobs, address, experiment.gpus, seeds)
     path = rows_path(out, experiment.name)
     command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     origin = Origin(command, commit(), str(path.absolute().parent))
@@ -100,16 +97,16 @@ def sweep(
                     else:
                         rows = experiment.with_selection([*rows, *new], scale, seeds=seeds)
                         write_rows(path, rows)
-                        shutil.rmtree(origin.workdir(trial), ignore_errors=True)
+                        shutil.rmtree(origin.workdir(trial.experiment, trial.key), ignore_errors=True)
                     if on_finish is not None:
                         on_finish(trial, new, problem, len(todo) - number)
         write_rows(path, experiment.with_selection(rows, scale, seeds=seeds))
         for key in {row["trial"] for row in rows}:  # left by a kill just after a row was written
-            shutil.rmtree(origin.folder(experiment.name, key), ignore_errors=True)
+            shutil.rmtree(origin.workdir(experiment.name, key), ignore_errors=True)
         return read_rows(path)
 
 
-def check_engine(engine: str, jobs: int | None, address: str | None, gpus: float) -> None:
+def _check_options(engine: str, jobs: int | None, address: str | None, gpus: float, seeds: int | None) -> None:
     """Refuse options that the engine would ignore, and GPUs that this machine does not have."""
     if one_of("engine", engine, ("local", "ray")) == "local" and address is not None:
         raise InputError(f"address {address} is that of a Ray head; choose the engine ray as well, or leave it out")
@@ -117,8 +114,9 @@ def check_engine(engine: str, jobs: int | None, address: str | None, gpus: float
         raise InputError("jobs counts local processes; with the engine ray the cluster decides, so leave it out")
     if engine == "local" and gpus and not torch.accelerator.is_available():
         raise InputError(f"gpus is {gpus:g}, but torch finds no GPU on this machine; leave it out to use processors")
-    if jobs is not None:
-        whole_number("jobs", jobs)
+    for name, value in (("jobs", jobs), ("seeds", seeds)):
+        if value is not None:
+            whole_number(name, value)
 
 
 def jobs_for(cpus: int) -> int:
@@ -166,7 +164,7 @@ def _only_writer(path: Path) -> Iterator[None]:
 def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = None) -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     origin = origin or Origin()
-    workdir = origin.workdir(trial)
+    workdir = origin.workdir(trial.experiment, trial.key)
     earlier = earlier_seconds(workdir)
     write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
@@ -175,10 +173,7 @@ def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = 
     except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
         outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
     common = {
-        "experiment": trial.experiment,
-        "method": trial.method,
-        "seed": trial.seed,
-        "scale": trial.scale,
+        **{key: value for key, value in vars(trial).items() if key != "setting"},
         "selected": False,
         "seconds": round(earlier + time.perf_counter() - began, 3),
         "commit": origin.commit,
@@ -188,14 +183,10 @@ def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = 
         "trial": trial.key,
         "trial_rows": len(outcomes),
     }
+    settings = [{**trial.setting, **outcome.get("setting", {})} for outcome in outcomes]
     return [
-        {
-            **{"reads": 1, "steps": None},
-            **outcome,
-            **common,
-            "setting": {**trial.setting, **outcome.get("setting", {})},
-        }
-        for outcome in outcomes
+        {"reads": 1, "steps": None, **outcome, **common, "setting": setting}
+        for outcome, setting in zip(outcomes, settings, strict=True)
     ]
 
 
@@ -323,43 +314,43 @@ def reproduce(
     the experiment declares, one thread and no GPU.
     """
     one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
-    check_engine(engine, jobs, address, gpus or 0)
+    _check_options(engine, jobs, address, gpus or 0, seeds)
     group = [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
-    methods = {experiment.name: list(experiment.plan(scale).methods) for experiment in group}
-    if only is not None:
-        known = dict.fromkeys(method for mine in methods.values() for method in mine)
-        only = [one_of("only", method, known) for method in only]
-        methods = {each: [method for method in only if method in mine] for each, mine in methods.items()}
-    group = [experiment for experiment in group if methods[experiment.name]]
+    known = dict.fromkeys(method for each in group for method in each.plan(scale).methods)
+    wanted = known if only is None else [one_of("only", method, known) for method in only]
     options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
+    work: list[tuple[Experiment, list[str]]] = []
+    for each in group:
+        if methods := [method for method in each.plan(scale).methods if method in wanted]:
+            each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
+            if each.gpus:
+                run: Any = each.run  # that of an experiment of the paper: it takes a device
+                each = replace(each, run=functools.partial(run, device="auto"))
+            work.append((each, methods))
     if name in GROUPS:
-        left = [_planned(each, scale, out, methods[each.name], seeds, readable=False)[1] for each in group]
-        seconds = sum(each.estimated_seconds(trials) for each, trials in zip(group, left, strict=True))
-        names = ", ".join(each.name for each in group)
+        seconds = 0.0
+        for each, methods in work:
+            with contextlib.suppress(InputError):  # rows that cannot be read are left for later
+                seconds += each.estimated_seconds(_planned(each, scale, methods, out, seeds)[1])
+        names = ", ".join(each.name for each, _ in work)
         print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
     problems = []
-    for experiment in group:
-        experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=gpus or experiment.gpus)
-        if experiment.gpus:
-            run: Any = experiment.run  # that of an experiment of the paper: it takes a device
-            experiment = replace(experiment, run=functools.partial(run, device="auto"))
+    for each, methods in work:
         try:
-            problems += _reproduce(experiment, scale, methods[experiment.name], dry_run, **options)
+            problems += _reproduce(each, scale, methods, dry_run, **options)
         except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
             if name not in GROUPS:
                 raise
-            print(f"{experiment.name} is left out: {error}", flush=True)
-            problems.append(f"{experiment.name}: {error}")
+            print(f"{each.name} is left out: {error}", flush=True)
+            problems.append(f"{each.name}: {error}")
     return problems
 
 
 def _planned(
-    experiment: Experiment, scale: str, out: str | Path, only: Sequence[str], seeds: int | None, readable: bool = True
+    experiment: Experiment, scale: str, only: Sequence[str], out: str | Path, seeds: int | None
 ) -> tuple[list[Trial], list[Trial]]:
-    """All trials, and those still to run; with ``readable=False`` rows that cannot be read are left for later."""
-    path, rows = rows_path(out, experiment.name), []
-    with contextlib.nullcontext() if readable else contextlib.suppress(InputError):
-        rows = read_rows(path)
+    """All trials, and those still to run."""
+    rows = read_rows(rows_path(out, experiment.name))
     trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
     return trials, unfinished(trials, rows)
 
@@ -367,13 +358,13 @@ def _planned(
 def _reproduce(
     experiment: Experiment, scale: str, only: Sequence[str], dry_run: bool, *, out: str | Path, **options: Any
 ) -> list[str]:
-    plan, seeds = experiment.plan(scale), options["seeds"]
-    trials, left = _planned(experiment, scale, out, only, seeds)
+    plan, seeds, jobs = experiment.plan(scale), options["seeds"], options["jobs"]
+    trials, left = _planned(experiment, scale, only, out, seeds)
     seconds = experiment.estimated_seconds(left)
     print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.how(scale)}")
     told = f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time"
     if options["engine"] == "local":
-        processes = min(options["jobs"] or jobs_for(experiment.cpus), max(1, len(left)))
+        processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
         told += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
     print(told, flush=True)
     if seeds is not None and seeds < (searched := plan.tune_seeds or plan.seeds):
@@ -388,12 +379,15 @@ def _reproduce(
         done.append(trial)
         varied = dict.fromkeys([*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)])
         words = [f"{key}={trial.setting[key]}" for key in varied if trial.setting[key] is not None]
-        where = f"{trial.method} {' '.join(words)} seed {trial.seed}"
-        if problem is not None:
+        where, figure = f"{trial.method} {' '.join(words)} seed {trial.seed}", "failed"
+        if rows is None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
+        else:  # whoever watches should not see the test sets before the choices are made
+            validation = rows[-1]["validation"]
+            metric = next((m for m in (experiment.headline, experiment.select) if m in validation), None)
+            figure = "diverged" if metric is None else f"validation {metric} {validation[metric]:.4f}"
         worked = experiment.estimated_seconds(done)
         remaining = (time.monotonic() - began) * max(seconds - worked, 0) / worked
-        figure = "failed" if rows is None else _validation_figure(rows[-1], experiment)
         print(f"[{len(done)}/{len(left)}] {where}: {figure}; {duration(remaining)} left", flush=True)
 
     command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
@@ -402,9 +396,3 @@ def _reproduce(
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
     print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(out, experiment.name)}")
     return problems
-
-
-def _validation_figure(row: Row, experiment: Experiment) -> str:
-    """Whoever watches a sweep should not see the test sets before the choices are made."""
-    metric = next((m for m in (experiment.headline, experiment.select) if m in row["validation"]), None)
-    return "diverged" if metric is None else f"validation {metric} {row['validation'][metric]:.4f}"
