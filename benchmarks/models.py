@@ -23,7 +23,8 @@ from anyorder.models import (
     SetModel,
     SetTransformer,
 )
-from anyorder.paper.peers import PygModel, SmallCNN
+from anyorder.paper.peers import SmallCNN
+from benchmarks.pyg import PygModel
 from benchmarks.timing import entry, medians
 
 FEATURES, CLASSES, BATCH = 8, 10, 8

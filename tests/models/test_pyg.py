@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.pyg import PygModel
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing, aggr
 
 import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.models.pyg import SireAggregation, penalty_of
-from anyorder.paper.peers import PygModel
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

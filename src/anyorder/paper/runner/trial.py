@@ -24,38 +24,22 @@ Setting = Mapping[str, Any]
 
 
 def shuffles(method: str) -> bool:
-    """Whether ``method`` reads every set in a fresh random ordering each epoch.
-
-    >>> shuffles("pi-sgd"), shuffles("sire+shuffle"), shuffles("sire")
-    (True, True, False)
-    """
+    """Whether ``method`` reads every set in a fresh random ordering each epoch."""
     return method == "pi-sgd" or method.endswith("+shuffle")
 
 
 def without_penalty(method: str) -> str:
-    """The method that is trained as ``method`` is, without the penalty.
-
-    >>> without_penalty("sire+shuffle"), without_penalty("sire-prefix-1")
-    ('pi-sgd', 'plain')
-    """
+    """The method that is trained as ``method`` is, without the penalty."""
     return "pi-sgd" if shuffles(method) else "plain"
 
 
 def short(value: float) -> float:
-    """Six significant digits, for rows.
-
-    >>> short(0.123456789)
-    0.123457
-    """
+    """Six significant digits, for rows."""
     return float(f"{value:.6g}")
 
 
 def duration(seconds: float) -> str:
-    """A length of time in words: seconds, minutes or hours.
-
-    >>> duration(40), duration(600), duration(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
+    """A length of time in words: seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -66,11 +50,7 @@ def is_number(value: Any) -> bool:
 
 
 def spelled(setting: dict[str, Any]) -> str:
-    """A setting in words.
-
-    >>> spelled({"penalty_weight": 10.0, "cell": "gru"})
-    'penalty weight 10, cell gru'
-    """
+    """A setting in words: ``penalty weight 10, cell gru``."""
     return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
 
 
