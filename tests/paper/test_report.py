@@ -76,8 +76,9 @@ def sub_rows():
 def test_the_interval_is_students():
     sample = Sample({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0})
     assert sample.sd == pytest.approx(math.sqrt(2.5))
-    assert sample.half_width == pytest.approx(2.7764 * math.sqrt(2.5 / 5), rel=1e-4)
-    assert math.isnan(Sample({0: 1.0}).half_width)
+    half = 2.7764 * math.sqrt(2.5 / 5)
+    assert sample.interval == pytest.approx((3 - half, 3 + half), rel=1e-4)
+    assert math.isnan(Sample({0: 1.0}).interval[0])
     assert [str(Sample(values)) for values in ({}, {0: 0.5}, {0: 20.0, 1: 21.0})] == ["", "0.500", "20.5 ± 0.7"]
 
 

@@ -22,30 +22,17 @@ class Task:
 
     ``label`` maps values ``[N, n]`` to ``[N]``. ``kind`` decides loss and metrics: ``"integer"`` (L1 loss, accuracy
     after rounding), ``"real"`` (L1 loss, RMSE) or ``"binary"`` (cross-entropy, accuracy).
-
-    >>> TASKS["half-range"].label(torch.tensor([[3, 9, 1, 4]]))
-    tensor([8])
     """
 
     label: Callable[[Tensor], Tensor]
     kind: str = "integer"
 
     def sample(
-        self,
-        samples: int,
-        n: int | tuple[int, int],
-        *,
-        alphabet: int = 100,
-        generator: torch.Generator | None = None,
+        self, samples: int, n: int | tuple[int, int], *, alphabet: int, generator: torch.Generator | None = None
     ) -> SetData:
         """``samples`` sets of ``n`` numbers (or of sizes uniform in ``n = (least, most)``) with their labels.
 
         Elements are int64 ``[total, 1]``; targets float32 ``[samples, 1]``.
-
-        >>> data = TASKS["sum"].sample(4, 10, alphabet=20, generator=torch.Generator().manual_seed(0))
-        >>> elements, lengths = data.batch([0])
-        >>> bool(elements.sum() == data.targets[0]), lengths
-        (True, None)
         """
         least, most = (n, n) if isinstance(n, int) else n
         lengths = torch.full((samples,), most)
@@ -67,11 +54,7 @@ class Task:
         return F.l1_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Figures of predictions ``[N, 1]`` in the units of the labels (logits for a binary task).
-
-        >>> TASKS["sum"].metrics(torch.tensor([[1.4], [2.6]]), torch.tensor([[1.0], [2.0]]))["accuracy"]
-        0.5
-        """
+        """Figures of predictions ``[N, 1]`` in the units of the labels (logits for a binary task)."""
         if self.kind == "binary":
             return {"accuracy": _mean((outputs > 0) == (targets > 0.5)), "loss": self.loss(outputs, targets).item()}
         error = outputs - targets

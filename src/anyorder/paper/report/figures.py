@@ -49,17 +49,15 @@ def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[
 
 def lines_of(chart: Chart, rows: Sequence[Row]) -> Lines:
     """The lines of ``chart`` through the chosen rows, a line a method; no gaps that are 0 but for rounding."""
-    values: dict[str, dict[float, list[tuple[int, float]]]] = {}
+    values: dict[tuple[str, float], list[tuple[int, float]]] = {}
     for row in (row for row in rows if row["selected"]):
         for x, y in _points(chart, row):
             if y > 1e-9 or chart.metric not in LOGARITHMIC:
-                values.setdefault(row["method"], {}).setdefault(x, []).append((row["seed"], y))
-    return {
-        method: {
-            x: by_seed(found, f"{chart.metric} of {method} at {chart.x} {x:g}") for x, found in sorted(places.items())
-        }
-        for method, places in values.items()
-    }
+                values.setdefault((row["method"], x), []).append((row["seed"], y))
+    lines: Lines = {method: {} for method, _ in values}
+    for (method, x), found in sorted(values.items()):
+        lines[method][x] = by_seed(found, f"{chart.metric} of {method} at {chart.x} {x:g}")
+    return lines
 
 
 def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
@@ -80,7 +78,7 @@ def _draw(chart: Chart, lines: Lines, colours: dict[str, str], title: str) -> st
         bands = []
         for sample in lines[method].values():
             shown = Sample({seed: math.log(v) for seed, v in sample.values.items()}) if logarithmic else sample
-            bands.append([back(value) for value in (shown.mean, shown.low, shown.high)])
+            bands.append([back(value) for value in (shown.mean, *shown.interval)])
         middle, low, high = zip(*bands, strict=True)
         axes.plot(list(lines[method]), middle, "o-", color=colour, ms=3, linewidth=1.6, label=method)
         axes.fill_between(list(lines[method]), low, high, color=colour, alpha=0.15, linewidth=0)  # none of one seed

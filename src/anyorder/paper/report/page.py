@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +83,7 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     full = experiment.trials("paper", guess=True)
     chosen = [row for row in rows if row["selected"]]
     verdict, comparisons = judge(experiment, rows, not left)
-    seeds = [
-        len({row["seed"] for row in chosen if row["method"] == method}) for method in {r["method"] for r in chosen}
-    ]
+    seeds = Counter(method for method, _ in {(row["method"], row["seed"]) for row in chosen})
     title = experiment.name if scale == "laptop" else f"{experiment.name} ({scale})"
     figures = headline(experiment, chosen, comparisons)
     command = f"anyorder reproduce {experiment.name} --scale {scale}"
@@ -94,7 +93,7 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         experiment=experiment,
         scale=scale,
         verdict=verdict,
-        summary=[title, experiment.short, experiment.reported, figures, f"{min(seeds, default='')}", verdict],
+        summary=[title, experiment.short, experiment.reported, figures, f"{min(seeds.values(), default='')}", verdict],
         trials=[title, f"`{command}`", f"{len(planned) - len(left)}/{len(planned)}", f"{spent / 3600:.2f}", *estimates],
         tables=[table for table in tables if table.rows],
         figures=figures_of(experiment, scale, rows),

@@ -21,8 +21,8 @@ class Sample:
     """A figure of several seeds: ``values[seed]``.
 
     >>> s = Sample({0: 0.9, 1: 1.0, 2: 0.95})
-    >>> f"{s.mean:.2f} ± {s.sd:.2f}, {s.low:.2f} to {s.high:.2f}"
-    '0.95 ± 0.05, 0.83 to 1.07'
+    >>> print(s, [round(end, 2) for end in s.interval])
+    0.950 ± 0.050 [0.83, 1.07]
     """
 
     values: Mapping[int, float]
@@ -48,18 +48,12 @@ class Sample:
         return stdev(self.values.values()) if len(self) > 1 else 0.0
 
     @cached_property
-    def half_width(self) -> float:
-        """Half of the 95 % interval of the mean (Student's t); nan of fewer than two seeds."""
-        number = len(self)
-        return float(stats.t.ppf(0.975, number - 1)) * self.sd / math.sqrt(number) if number > 1 else math.nan
-
-    @property
-    def low(self) -> float:
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half_width
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean (Student's t); nan of fewer than two seeds."""
+        if len(self) < 2:
+            return math.nan, math.nan
+        half = float(stats.t.ppf(0.975, len(self) - 1)) * self.sd / math.sqrt(len(self))
+        return self.mean - half, self.mean + half
 
     def minus(self, other: Sample) -> Sample:
         """The difference seed by seed: both saw the same sets."""

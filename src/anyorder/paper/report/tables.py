@@ -8,9 +8,11 @@ from dataclasses import astuple, dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from anyorder.paper.report.statistics import Sample, sample_of
-from anyorder.paper.report.verdicts import Comparison, labels_curve, labels_text
-from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, is_number, spelled, varied
+from anyorder.paper.report.verdicts import Comparison, labels_curve, labels_needed
+from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, spelled, varied
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,19 @@ def weights_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     """The mean test figure of every candidate by its penalty weight."""
     groups: dict[tuple[str, str], dict[float, list[Row]]] = {}
     for row in _longest([row for row in rows if "penalty_weight" in row["setting"]]):
-        others = {key: value for key, value in row["setting"].items() if key != "penalty_weight"}
-        cells = groups.setdefault((row["method"], json.dumps(others, sort_keys=True)), {})
+        other = {key: value for key, value in row["setting"].items() if key != "penalty_weight"}
+        cells = groups.setdefault((row["method"], json.dumps(other, sort_keys=True)), {})
         cells.setdefault(row["setting"]["penalty_weight"], []).append(row)
-    kept = {key: cells for key, cells in groups.items() if len(cells) > 1}
-    weights = sorted({weight for cells in kept.values() for weight in cells})
-    differing = varied([json.loads(others) for _, others in kept])
+    groups = {key: cells for key, cells in groups.items() if len(cells) > 1}
+    weights = sorted({weight for cells in groups.values() for weight in cells})
+    differing = varied([json.loads(other) for _, other in groups])
     lines = []
-    for (method, _), cells in kept.items():
-        where = _spelled(next(iter(cells.values()))[0], differing)
+    for (method, _), cells in groups.items():
         found = [cells.get(weight, []) for weight in weights]
-        chosen = ["*" * any(row["selected"] for row in cell) for cell in found]
-        means = [_digits(sample_of(cell, experiment.headline)) for cell in found]
-        lines.append([method, where, *(mean + star for mean, star in zip(means, chosen, strict=True))])
+        means = [
+            _digits(sample_of(cell, experiment.headline)) + "*" * any(r["selected"] for r in cell) for cell in found
+        ]
+        lines.append([method, _spelled(next(iter(cells.values()))[0], differing), *means])
     columns = ["method", "where", *(f"{weight:g}" for weight in weights)]
     return Table(f"Mean {experiment.headline} by penalty weight (*: chosen)", columns, _in_order(lines))
 
@@ -106,10 +108,9 @@ SUMMARY: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 def headline(experiment: Experiment, chosen: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
     """Our figures in few words: those of :data:`SUMMARY`, or of the first comparison."""
     if experiment.name == "labels":
-        curves = {
-            m: labels_curve(chosen, m, alphabet=20) for m in ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")
-        }
-        needed = "; ".join(f"{method} {labels_text(curve)}" for method, curve in curves.items() if curve)
+        shown = ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")
+        curves = {method: labels_curve(chosen, method, alphabet=20) for method in shown}
+        needed = "; ".join(f"{method} {labels_needed(curve)[1]}" for method, curve in curves.items() if curve)
         return f"labels for accuracy 0.9, alphabet 20: {needed}" if needed else ""
     if experiment.name not in SUMMARY:
         return "".join(f"{c.one} {c.ours}; {c.other} {c.theirs}" for c in comparisons[:1])
@@ -125,8 +126,7 @@ def _longest(rows: Sequence[Row]) -> list[Row]:
     """Of a model tested at several lengths, the rows of the longest."""
 
     def length(row: Row) -> float:
-        value = row["setting"].get("length", 0)
-        return value if is_number(value) else value[-1]
+        return np.max(row["setting"].get("length", 0))
 
     longest = {row["trial"]: length(row) for row in sorted(rows, key=length)}
     return [row for row in rows if length(row) == longest[row["trial"]]]

@@ -140,11 +140,12 @@ def compare(
     """
     (name, ours), (rival, theirs) = one, other
     if name != rival and (gap := ours.minus(theirs)):
-        low, high = (-gap.high, -gap.low) if metric in LOWER else (gap.low, gap.high)
-        holds = YES if low > -margin else NO if high < -margin else SEEDS
-        digits = 3 if abs(ours.mean) < 10 else 1
-        interval = f" ({gap.low:+.{digits}f} to {gap.high:+.{digits}f})" if len(gap) > 1 else ""
+        (low, high), digits = gap.interval, 3 if abs(ours.mean) < 10 else 1
+        interval = f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(gap) > 1 else ""
         difference = f"{gap.mean:+.{digits}f}{interval}"
+        if metric in LOWER:
+            low, high = -high, -low
+        holds = YES if low > -margin else NO if high < -margin else SEEDS
         yield Comparison(where, metric, name, str(ours), rival, str(theirs), difference, holds, decides)
 
 
@@ -219,14 +220,12 @@ def _weights_and_epochs(chosen: Rows, rows: Rows) -> Iterator[Comparison]:
     sides, epochs = [], []
     for method in ("sire", "sub"):
         mine = [row for row in rows if row["method"] == method]
-        losses = {
-            w: sample_of(mine, "loss", part="validation", penalty_weight=w) for w in _values(mine, "penalty_weight")
-        }
-        weight = min((w for w in losses if w <= 0.1), key=lambda w: losses[w].mean, default=None)
+        weights = [weight for weight in _values(mine, "penalty_weight") if weight <= 0.1]
+        losses = [sample_of(mine, "loss", part="validation", penalty_weight=weight).mean for weight in weights]
+        weight = min(zip(losses, weights, strict=True), default=(0.0, None))[1]
         sides.append((f"{method}, weight {weight}", sample_of(mine, "accuracy", penalty_weight=weight)))
-        reached = {
-            row["seed"]: _reached(row["curve"]) for row in chosen if row["method"] == method and row.get("curve")
-        }
+        curves = {row["seed"]: row["curve"] for row in chosen if row["method"] == method and row.get("curve")}
+        reached = {seed: _reached(curve) for seed, curve in curves.items()}
         epochs.append((method, Sample({} if math.inf in reached.values() else reached)))
     yield from compare("the paper's weights", "accuracy", *sides)
     yield from compare("", EPOCHS, *epochs)
@@ -244,15 +243,14 @@ def _labels(chosen: Rows, rows: Rows, goal: float = 0.9) -> Iterator[Comparison]
         for mine, rival in itertools.product(curves, _RIVALS):
             if not mine.startswith("sire") or not curves[mine] or not curves.get(rival):
                 continue
-            needed = labels_for(curves[mine], goal), labels_for(curves[rival], goal)
-            texts = [labels_text(curves[method], goal) for method in (mine, rival)]
+            (ours, our_text), (theirs, their_text) = (labels_needed(curves[method], goal) for method in (mine, rival))
             low, high = times_fewer(curves[mine], curves[rival], goal) or (math.nan, math.nan)
-            known = not any(text[0] in ">≤" for text in texts)
-            ratio = f"÷ {needed[1] / needed[0]:.2g} ({low:.2g} to {high:.2g})" if known else ""
+            known = not {our_text[0], their_text[0]} & {">", "≤"}
+            ratio = f"÷ {theirs / ours:.2g} ({low:.2g} to {high:.2g})" if known else ""
             holds = YES if low > 1 else NO if high < 1 else SEEDS
-            if min(needed) < math.inf:
-                where = f"alphabet {alphabet}"
-                yield Comparison(where, f"labels for {goal}", mine, texts[0], rival, texts[1], ratio, holds)
+            if min(ours, theirs) < math.inf:
+                what = f"labels for {goal}"
+                yield Comparison(f"alphabet {alphabet}", what, mine, our_text, rival, their_text, ratio, holds)
 
 
 def labels_curve(rows: Rows, method: str, **where: Any) -> Curve:
@@ -261,10 +259,10 @@ def labels_curve(rows: Rows, method: str, **where: Any) -> Curve:
     return {number: sample_of(mine, "accuracy", labels=number) for number in _values(mine, "labels")}
 
 
-def labels_text(curve: Curve, goal: float = 0.9) -> str:
-    """How many labels ``goal`` takes: a number, or a bound where it lies outside those measured."""
+def labels_needed(curve: Curve, goal: float = 0.9) -> tuple[float, str]:
+    """How many labels ``goal`` takes, and in words: a number, or a bound where it lies outside those measured."""
     number, fewest, most = labels_for(curve, goal), min(curve), max(curve)
-    return f"> {most:,}" if math.isinf(number) else f"≤ {fewest:,}" if number <= fewest else f"{number:,.0f}"
+    return number, f"> {most:,}" if math.isinf(number) else f"≤ {fewest:,}" if number <= fewest else f"{number:,.0f}"
 
 
 def _dial(chosen: Rows, rows: Rows) -> Iterator[Comparison]:

@@ -60,11 +60,7 @@ def varied(candidates: Sequence[Any]) -> list[str]:
 
 
 def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
-    """Every combination of the choices, the last varying fastest.
-
-    >>> grid(cell=["gru"], penalty_weight=[1, 10])
-    [{'cell': 'gru', 'penalty_weight': 1}, {'cell': 'gru', 'penalty_weight': 10}]
-    """
+    """Every combination of the choices, the last varying fastest."""
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
