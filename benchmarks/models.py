@@ -23,7 +23,7 @@ from anyorder.models import (
     SetModel,
     SetTransformer,
 )
-from anyorder.paper.peers import SmallCNN
+from anyorder.paper.runner.arms import SmallCNN
 from benchmarks.pyg import PygModel
 from benchmarks.timing import entry, medians
 

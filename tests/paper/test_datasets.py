@@ -19,7 +19,7 @@ import torch
 
 from anyorder.checks import InputError
 from anyorder.data.sets import SetData
-from anyorder.paper.data import datasets, formats, generated, sources
+from anyorder.paper.data import datasets, generated, sources
 
 HAVE_DATA = bool(os.environ.get("ANYORDER_DATA"))
 LOADERS = {
@@ -85,14 +85,14 @@ def write(path, content):
 
 def test_idx_comes_back(tmp_path):
     array = np.random.default_rng(0).integers(0, 200, (3, 4, 5))
-    assert np.array_equal(formats.read_idx(write(tmp_path / "x", idx_bytes(array))), array)
+    assert np.array_equal(datasets.read_idx(write(tmp_path / "x", idx_bytes(array))), array)
 
 
 @pytest.mark.parametrize("gap", ["\t", ",", "  "])
 def test_ucr_text(tmp_path, gap):
     rows = [["2", "0.5", "-1e-3", "4"], ["-1", "7", "8", "NaN"]]
     path = write(tmp_path / "T.tsv", "\n".join(gap.join(row) for row in rows) + "\n\n")
-    series, labels = formats.read_ucr(path)
+    series, labels = datasets.read_ucr(path)
     assert labels.tolist() == [2, -1]
     assert [s.tolist() for s in series] == [[0.5, np.float32(-1e-3), 4.0], [7.0, 8.0]]
 
@@ -116,10 +116,10 @@ SVM = "# made for a test\n0:0:-1 1:0.5 3:2\n1:1:1 2:1\n2:1:1\n"
 
 
 def test_bags_as_text(tmp_path):
-    bags, labels = formats.read_musk(write(tmp_path / "clean1.data", MUSK))
+    bags, labels = datasets.read_musk(write(tmp_path / "clean1.data", MUSK))
     assert [bag.tolist() for bag in bags] == [[[1, -2], [3, 4]], [[5, 6]]]
     assert labels.tolist() == [1, 0]
-    bags, labels = formats.read_mil_svm(write(tmp_path / "e.svm", SVM))
+    bags, labels = datasets.read_mil_svm(write(tmp_path / "e.svm", SVM))
     assert [bag.tolist() for bag in bags] == [[[0.5, 0, 2]], [[0, 1, 0], [0, 0, 0]]]
     assert labels.tolist() == [0, 1]
 
@@ -132,24 +132,24 @@ def npz_bytes(**arrays):
 
 IDX = idx_bytes(np.zeros((3, 4)))
 DAMAGED = {
-    "picture.idx": (formats.read_idx, b"PNG image"),
-    "unzipped.idx": (formats.read_idx, gzip.decompress(IDX)),
-    "cut.idx": (formats.read_idx, IDX[:20]),
-    "short.idx": (formats.read_idx, gzip.compress(gzip.decompress(IDX)[:-1])),
-    "hole.tsv": (formats.read_ucr, "1.0\t1\tNaN\t2"),
-    "label.tsv": (formats.read_ucr, "1.5\t1\t2"),
-    "words.tsv": (formats.read_ucr, "a b c"),
-    "cut.tsv": (formats.read_ucr, "1\t2.5\t3.5\t4.5\n2\t1.0\t2.0\tNaN\n1\t2.5\t3"),
-    "empty.tsv": (formats.read_ucr, "\n"),
-    "pickle.npz": (lambda path: formats.read_npz(path, ("x",)), npz_bytes(x=np.array([{"a": 1}], dtype=object))),
-    "lacks.npz": (lambda path: formats.read_npz(path, ("x", "y")), npz_bytes(x=np.arange(3))),
-    "text.h5": (formats.read_hdf5_clouds, "no"),
-    "cut.data": (formats.read_musk, MUSK[:-6]),
-    "empty.data": (formats.read_musk, ""),
-    "zero.svm": (formats.read_mil_svm, "0:0:1 0:1 2:1\n"),
-    "odd.svm": (formats.read_mil_svm, "0:1 1:1\n"),
-    "cut.svm": (formats.read_mil_svm, "0:0:-1 1:0.5 3:2\n1:1:1 1:0."),
-    "empty.svm": (formats.read_mil_svm, ""),
+    "picture.idx": (datasets.read_idx, b"PNG image"),
+    "unzipped.idx": (datasets.read_idx, gzip.decompress(IDX)),
+    "cut.idx": (datasets.read_idx, IDX[:20]),
+    "short.idx": (datasets.read_idx, gzip.compress(gzip.decompress(IDX)[:-1])),
+    "hole.tsv": (datasets.read_ucr, "1.0\t1\tNaN\t2"),
+    "label.tsv": (datasets.read_ucr, "1.5\t1\t2"),
+    "words.tsv": (datasets.read_ucr, "a b c"),
+    "cut.tsv": (datasets.read_ucr, "1\t2.5\t3.5\t4.5\n2\t1.0\t2.0\tNaN\n1\t2.5\t3"),
+    "empty.tsv": (datasets.read_ucr, "\n"),
+    "pickle.npz": (lambda path: datasets.read_npz(path, ("x",)), npz_bytes(x=np.array([{"a": 1}], dtype=object))),
+    "lacks.npz": (lambda path: datasets.read_npz(path, ("x", "y")), npz_bytes(x=np.arange(3))),
+    "text.h5": (datasets.read_hdf5_clouds, "no"),
+    "cut.data": (datasets.read_musk, MUSK[:-6]),
+    "empty.data": (datasets.read_musk, ""),
+    "zero.svm": (datasets.read_mil_svm, "0:0:1 0:1 2:1\n"),
+    "odd.svm": (datasets.read_mil_svm, "0:1 1:1\n"),
+    "cut.svm": (datasets.read_mil_svm, "0:0:-1 1:0.5 3:2\n1:1:1 1:0."),
+    "empty.svm": (datasets.read_mil_svm, ""),
 }
 
 
@@ -182,10 +182,10 @@ MESHES = {
 
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mesh_keeps_its_surface_and_is_refused_if_it_is_cut_off(tmp_path, name):
-    assert formats.read_mesh(write(tmp_path / name, MESHES[name])).area == pytest.approx(AREA)
+    assert datasets.read_mesh(write(tmp_path / name, MESHES[name])).area == pytest.approx(AREA)
     for cut in (2, 3, 6, 8, 9, 20):  # inside the last face, before it, in the one before
         with pytest.raises(InputError, match=name):
-            formats.read_mesh(write(tmp_path / name, MESHES[name][:-cut]))
+            datasets.read_mesh(write(tmp_path / name, MESHES[name][:-cut]))
 
 
 def test_broken_meshes_are_named(tmp_path):
@@ -234,19 +234,19 @@ def recordings(root):
 
 def test_windows_are_cut_inside_one_activity(tmp_path):
     root = recordings(tmp_path / "RawData")
-    cut = formats.cut_recordings(root)
+    cut = datasets.cut_recordings(root)
     assert cut["x"].shape == (3 + 1 + 1, 128, 6)  # 256 samples: 3 windows; 160: 1; 131: 1; the transition: none
     assert cut["y"].tolist() == [4, 4, 4, 0, 5]
     assert cut["subject"].tolist() == cut["recording"].tolist() == [1, 1, 1, 1, 2]
     acceleration = np.loadtxt(root / "acc_exp02_user02.txt", dtype=np.float32)
     assert np.array_equal(cut["x"][4, :, :3], acceleration[9:137])
     with pytest.raises(InputError, match="RawData"):
-        formats.cut_recordings(root, steps=500)
+        datasets.cut_recordings(root, steps=500)
     for kind in ("acc", "gyro"):
         path = root / f"{kind}_exp01_user01.txt"
         write(path, "\n".join(path.read_text().splitlines()[:300]))
     with pytest.raises(InputError, match="recording 1"):
-        formats.cut_recordings(root)
+        datasets.cut_recordings(root)
 
 
 # --- sources

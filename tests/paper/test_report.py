@@ -13,9 +13,8 @@ from anyorder.checks import Diverged, InputError
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.figures import figures_of, lines_of
 from anyorder.paper.report.page import section_of, write_report
-from anyorder.paper.report.statistics import Sample, labels_for, sample_of, times_fewer
 from anyorder.paper.report.tables import choices_table, weights_table
-from anyorder.paper.report.verdicts import compare, judge
+from anyorder.paper.report.verdicts import Sample, compare, judge, labels_for, sample_of, times_fewer
 from anyorder.paper.runner.rows import write_rows
 from anyorder.paper.runner.sweep import run_trial
 from anyorder.paper.runner.trial import Chart

@@ -7,19 +7,27 @@ whole numbers from 0; elements are float32 in the data's own units.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from collections.abc import Sequence
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from anyorder.checks import InputError, extra, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
-from anyorder.paper.data import formats
 from anyorder.paper.data.sources import SOURCES, locate
+
+Bags = tuple[list[np.ndarray], np.ndarray]  # arrays [n_i, D] and labels [N]
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ def mnist() -> Dataset:
     """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
     folder = locate("mnist")[1] / "mnist"
     files = [(f"{part}-images-idx3", f"{part}-labels-idx1") for part in ("train", "t10k")]
-    return _digits("mnist", [[formats.read_idx(folder / f"{f}-ubyte.gz") for f in pair] for pair in files], 255.0)
+    return _digits("mnist", [[read_idx(folder / f"{f}-ubyte.gz") for f in pair] for pair in files], 255.0)
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -107,7 +115,7 @@ def ecg5000() -> Dataset:
     """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
     name, folder = locate("ecg5000")
     if name == "ecg5000":
-        raw = formats.read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
+        raw = read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
         return _series(name, (list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]), name)
     data = ucr(folder / "ECG5000")
     found = [(p.common_length, *np.bincount(_labels(p)).tolist()) for p in (data.train, data.test) if p is not None]
@@ -120,11 +128,11 @@ def ucr(folder: str | Path) -> Dataset:
     """Any data set of the UCR archive: a folder ``NAME`` with ``NAME_TRAIN.tsv`` and ``NAME_TEST.tsv`` (or .txt)."""
     folder = Path(folder)
     ending = "tsv" if (folder / f"{folder.name}_TRAIN.tsv").exists() else "txt"
-    train, test = (formats.read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
+    train, test = (read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
     return _series(folder.name.lower(), train, test, source=str(folder))
 
 
-def _series(name: str, train: formats.Bags, test: formats.Bags, source: str) -> Dataset:
+def _series(name: str, train: Bags, test: Bags, source: str) -> Dataset:
     classes = np.unique(train[1])
     if not np.isin(test[1], classes).all():
         raise InputError(f"{source}: the test part has a class that the training part lacks")
@@ -140,14 +148,14 @@ def hapt() -> Dataset:
     """HAPT windows ``[128, 6]`` (acceleration in g, angular velocity in rad/s) of six activities, by subject."""
     name, folder = locate("hapt")
     if name == "hapt-recordings":
-        cut = formats.cut_recordings(folder / "HAPT/RawData")
+        cut = cut_recordings(folder / "HAPT/RawData")
         found = len(np.unique(cut["recording"])), len(np.unique(cut["subject"]))
         _expect(folder / "HAPT/RawData", "recordings and subjects", found, (61, 30))
         is_test = np.isin(cut["subject"], HAPT_TEST_SUBJECTS)
         parts = [{key: values[rows] for key, values in cut.items()} for rows in (~is_test, is_test)]
     else:
         fields = [f"{key}_{part}" for part in ("train", "test") for key in ("x", "y", "subject")]
-        raw = formats.read_npz(folder / "har/hapt_windows_f32.npz", tuple(fields))
+        raw = read_npz(folder / "har/hapt_windows_f32.npz", tuple(fields))
         parts = [{key: raw[f"{key}_{part}"] for key in ("x", "y", "subject")} for part in ("train", "test")]
     train, test = (SetData.of(part["x"], part["y"].astype(np.int64)) for part in parts)
     groups = torch.from_numpy(parts[0]["subject"].astype(np.int64))
@@ -163,11 +171,11 @@ def bags(name: str) -> Dataset:
     source, folder = locate("bags", ("bags", other))
     if source == "bags":
         keys = tuple(f"{name}_{key}" for key in ("x", "bag", "y"))
-        x, bag, y = formats.read_npz(folder / "mil/mil_bags.npz", keys).values()
+        x, bag, y = read_npz(folder / "mil/mil_bags.npz", keys).values()
         sets = np.split(x, np.flatnonzero(np.diff(bag)) + 1)
     else:
         path = folder / next(iter(SOURCES[other].files))
-        sets, y = (formats.read_musk if name == "musk1" else formats.read_mil_svm)(path)
+        sets, y = (read_musk if name == "musk1" else read_mil_svm)(path)
         shape = len(sets), sum(map(len, sets)), sets[0].shape[1]
         published = {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
         _expect(path, "bags, instances and features", shape, published)
@@ -198,11 +206,11 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     for part, count in (("train", draws), ("test", 1)):
         if name == "modelnet40":
             path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
-            raw = formats.read_npz(path, ("points", "label", "scale", "class_names"))
+            raw = read_npz(path, ("points", "label", "scale", "class_names"))
             clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
             labels, names = raw["label"].astype(np.int64), tuple(map(str, raw["class_names"]))
         else:
-            files = [formats.read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
+            files = [read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
             clouds = np.concatenate([_choose(all_points, points, count, seed) for all_points, _ in files])
             labels = np.concatenate([labels for _, labels in files])
             names = tuple((folder / "modelnet40_ply_hdf5_2048/shape_names.txt").read_text().split())
@@ -234,10 +242,10 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
         clouds, labels = [], []
         for path in sorted(folder.glob(f"*/{part}/*.off")):
             name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
-            mesh = formats.read_mesh(path)
+            mesh = read_mesh(path)
             for draw in range(count):
                 generator = np.random.default_rng([seed, number, name_key, draw])
-                with formats.reading(path):
+                with reading(path):
                     drawn = np.asarray(sample.sample_surface(mesh, points, seed=generator)[0])
                 centred = drawn - drawn.mean(axis=0)
                 clouds.append((centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32))
@@ -314,3 +322,121 @@ def _expect(path: Path, what: str, found: Sequence[object], expected: Sequence[o
     """Refuse a file without a published checksum whose counts are not those of the published data."""
     if found != expected:
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
+
+
+# ------------------------------------------------------------------------------------------- file formats
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes a parser raise or warn of into one error that names the file."""
+    try:
+        with warnings.catch_warnings(action="error", category=UserWarning):  # numpy's, of a file without a line
+            yield
+    except (InputError, FileNotFoundError):
+        raise
+    except Exception as error:
+        raise InputError(f"{path} cannot be read, get it again: {' '.join(str(error).split())}") from error
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The bytes of a gzipped idx file, MNIST's format: uint8 ``[N, …]``."""
+    with reading(path):
+        raw = gzip.decompress(path.read_bytes())
+        axes = raw[3]
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">i4", axes, offset=4))
+
+
+def read_ucr(path: Path) -> Bags:
+    """Series and labels of a UCR text file: a row is a label and its values, split by tabs, commas or blanks.
+
+    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. All rows must
+    have as many values, as in the archive: a row with fewer was cut off.
+    """
+    with reading(path):
+        table = np.loadtxt(path.read_text().replace(",", " ").splitlines(), ndmin=2)
+        last = table.shape[1] - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
+        series = [row[1:end].astype(np.float32) for row, end in zip(table, last, strict=True)]
+        if (table[:, 0] % 1).any() or not all(s.size and np.isfinite(s).all() for s in series):
+            raise InputError(f"{path}: expected a whole label and finite values in each line")
+        return series, table[:, 0].astype(np.int64)
+
+
+def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays ``names`` of an npz file; pickled objects are refused."""
+    with reading(path), np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in names}
+
+
+def read_hdf5_clouds(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Points ``[N, T, 3]`` float32 and labels ``[N]`` of one file of the 2048-point ModelNet40 release."""
+    h5py = extra("h5py", "paper", "an HDF5 file")
+    with reading(path), h5py.File(path, "r") as file:
+        return file["data"][:].astype(np.float32), file["label"][:].astype(np.int64).reshape(-1)
+
+
+def read_mesh(path: Path) -> Any:
+    """The trimesh of an OFF file; larger faces are cut up."""
+    trimesh = extra("trimesh", "paper", "a mesh")
+    with reading(path):
+        lines = [line.split() for line in re.sub("OFF|#.*", "", path.read_text()).splitlines() if line.strip()]
+        last = lines[int(lines[0][0]) + int(lines[0][1])]
+        if len(last) <= int(last[0]):  # trimesh takes what is there
+            raise InputError(f"{path} is cut off before the last of its {lines[0][1]} faces; get it again")
+        return trimesh.load_mesh(path, process=False)
+
+
+def read_musk(path: Path) -> Bags:
+    """Bags and labels of UCI's ``clean1.data``: molecule, conformation, 166 whole numbers and the class."""
+    with reading(path):
+        table = pd.read_csv(path, header=None)
+        return _bags(table[0], table.iloc[:, 2:-1].astype(int).to_numpy(), table.iloc[:, -1].astype(int).to_numpy())
+
+
+def read_mil_svm(path: Path) -> Bags:
+    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
+    from sklearn.datasets import load_svmlight_file
+
+    with reading(path):
+        text = path.read_text()
+        if not text.endswith("\n"):  # the only sign that the last value is whole
+            raise InputError(f"{path} is cut off in its last line; get it again, or add a newline if it is whole")
+        rows = [line.partition(" ") for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        heads = [head.split(":") for head, _, _ in rows]
+        sparse = "".join(f"0 {pairs}\n" for _, _, pairs in rows).encode()
+        elements, _ = load_svmlight_file(io.BytesIO(sparse), zero_based=False)
+        owners = np.array([bag for _, bag, _ in heads])
+        return _bags(owners, elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
+
+
+def _bags(owners: Any, elements: np.ndarray, positive: np.ndarray) -> Bags:
+    """The rows of each owner, in the order of their first row; a bag is positive if one of its rows is."""
+    bag, names = pd.factorize(owners)
+    rows = [np.flatnonzero(bag == number) for number in range(len(names))]
+    return [elements[r].astype(np.float32) for r in rows], np.array([int(positive[r].max()) for r in rows])
+
+
+def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:
+    """Windows of the HAPT recordings: ``x [N, steps, 6]``, ``y [N]`` (0 to 5), ``subject [N]``, ``recording [N]``.
+
+    ``folder`` is the archive's ``RawData``: ``labels.txt`` (recording, subject, activity, first and last
+    sample) beside ``acc_expNN_userNN.txt`` and ``gyro_expNN_userNN.txt``. Windows lie inside one labelled
+    stretch of the six basic activities; postural transitions (7 to 12) are left out.
+    """
+    windows, rows = [], []
+    signals: dict[str, np.ndarray] = {}
+    with reading(folder):
+        for recording, subject, activity, first, last in np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2):
+            if activity > 6:
+                continue
+            tail = f"exp{recording:02d}_user{subject:02d}.txt"
+            if tail not in signals:
+                parts = [np.loadtxt(folder / f"{kind}_{tail}", dtype=np.float32) for kind in ("acc", "gyro")]
+                signals[tail] = np.concatenate(parts, axis=1)
+            if last > len(signals[tail]):
+                raise InputError(f"{folder}: recording {recording} ends before the sample {last} of labels.txt")
+            for start in range(first - 1, last - steps + 1, stride):
+                windows.append(signals[tail][start : start + steps])
+                rows.append((activity - 1, subject, recording))
+        y, subject, recording = np.array(rows).T
+        return {"x": np.stack(windows), "y": y, "subject": subject, "recording": recording}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure as Canvas  # without pyplot: no global state, nothing to close
 from PIL import Image
 
-from anyorder.paper.report.statistics import Sample, by_seed
+from anyorder.paper.report.verdicts import Sample, by_seed
 from anyorder.paper.runner.trial import Chart, Experiment, Row, is_number, spelled
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]

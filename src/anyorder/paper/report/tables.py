@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anyorder.paper.report.statistics import Sample, sample_of
-from anyorder.paper.report.verdicts import Comparison, labels_curve, labels_needed
+from anyorder.paper.report.verdicts import Comparison, Sample, labels_curve, labels_needed, sample_of
 from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, spelled, varied
 
 

@@ -18,6 +18,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
+from anyorder.checks import InputError
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.models.base import SetModel
@@ -28,7 +29,6 @@ from anyorder.models.set_transformer import SetTransformer
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
-from anyorder.paper.peers import SmallCNN
 from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Setting, Trial, short, shuffles
 from anyorder.penalties.adaptive_weight import AdaptiveWeight
 from anyorder.penalties.permutation import PermutationPenalty
@@ -350,6 +350,51 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return kind(features, outputs, **options)
+
+
+class SmallCNN(SetModel):
+    """The image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
+
+    It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``. Each convolution
+    (3 × 3, ``channels`` wide) is followed by ReLU and 2 × 2 max pooling; ``dropout`` acts before both fully
+    connected layers.
+
+    >>> SmallCNN(1, 10)(torch.rand(2, 784, 1)).shape
+    torch.Size([2, 10])
+    """
+
+    name = "cnn"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        side: int = 28,
+        channels: Sequence[int] = (32, 64),
+        hidden: int = 128,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(in_features, out_features)
+        self.side = side
+        first, second = channels
+        small = side // 2 // 2
+        self.layers = nn.Sequential(
+            nn.Conv2d(self.in_features, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Dropout(dropout), nn.Linear(second * small * small, hidden), nn.ReLU(),
+            nn.Dropout(dropout), nn.Linear(hidden, out_features),
+        )  # fmt: skip
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        elements, lengths, _ = self.masked(elements, lengths)
+        pixels = self.side * self.side
+        shortest = elements.shape[1] if lengths is None else int(lengths.min())
+        if elements.shape[1] != pixels or shortest != pixels:
+            raise InputError(
+                f"elements must be images of {pixels} pixels; got sets of {shortest} to {elements.shape[1]}"
+            )
+        return self.layers(elements.transpose(1, 2).unflatten(2, (self.side, self.side)))
 
 
 def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
