@@ -65,8 +65,3 @@ def scales(
 
 def _ends(values: Sequence[Any]) -> list[Any]:
     return [values[0], values[-1]][: len(values)]
-
-
-def load(scale: str, *, smoke: Callable[[], Any], real: Callable[[], Any]) -> Any:
-    """Generated data at the smoke scale, the real data at the others."""
-    return smoke() if scale == "smoke" else real()

@@ -19,7 +19,6 @@ plan = Plan(
         "sire": [{**c, **SWAPS} for c in grid(learning_rate=[0.01, 0.015, 0.02], penalty_weight=[0.01, 0.1])],
     },
     follows=lambda cell: {"epochs": 30} if cell["labels"] == 100000 else {},
-    seeds=5,
     tune_on={"epochs": 20},
     tune_seeds=1,
     finalists=2,
@@ -54,7 +53,6 @@ dial = Plan(
     over={"penalty_weight": [0.0, *DECADES]},
     fixed={**ORDERED, **SWAPS, "n": 10, "labels": 20000, "steps": 3000},
     methods={"sire": [{}], "sire+budget": [{"penalty_weight": None, "target_gap": 0.1}]},
-    seeds=5,
     seconds=seconds_on_numbers,
 )
 DIAL = Experiment(

@@ -20,7 +20,6 @@ plan = Plan(
         "deepsets": grid(learning_rate=[0.0003, 0.001, 0.003, 0.01], pooling=["sum", "mean"]),
         "set-transformer": grid(learning_rate=[0.0003, 0.001, 0.002, 0.003, 0.006, 0.01, 0.02, 0.03]),
     },
-    seeds=5,
     tune_on={"labels": 500},
     tune_seeds=2,
     seconds=seconds_on_numbers,

@@ -18,7 +18,6 @@ plan = Plan(
         "deepsets": grid(cell=[None], learning_rate=[0.001, 0.003]),
         "set-transformer": grid(cell=[None], learning_rate=[0.001, 0.003]),
     },
-    seeds=5,
     tune_seeds=2,
     seconds=seconds_on_numbers,
 )

@@ -19,7 +19,6 @@ plan = Plan(
         "sire": grid(learning_rate=[0.02, 0.01], penalty_weight=[0.001, 0.01, 0.1]),
         "deepsets": grid(**POOLED, activation=["relu", "tanh"], learning_rate=[0.01, 0.03, 0.003]),
     },
-    seeds=5,
     tune_seeds=2,
     seconds=lambda trial: 8.0 if trial.method == "plain" else 12.0,
 )

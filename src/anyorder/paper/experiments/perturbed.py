@@ -1,22 +1,18 @@
 """Locally Perturbed MNIST, and a small version of it on the 8 × 8 digits of scikit-learn."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.common import CURVES, RECORDED, WEIGHTS, load, scales, seconds_of_steps
+from anyorder.paper.experiments.common import CURVES, RECORDED, WEIGHTS, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run
 from anyorder.paper.runner.trial import Expected, Experiment, Plan, grid
 
 
-def real_digits() -> dict[str, Dataset]:
-    clean = datasets.mnist()
-    return {"perturbed": datasets.perturbed(clean), "clean": clean}
-
-
-def small_digits() -> dict[str, Dataset]:
-    clean = datasets.digits()
+def load_digits(scale: str, *, real: Callable[[], Dataset] = datasets.digits) -> dict[str, Dataset]:
+    clean = datasets.digits() if scale == "smoke" else real()
     return {"perturbed": datasets.perturbed(clean), "clean": clean}
 
 
@@ -33,7 +29,6 @@ digits = Plan(
         "pi-sgd": grid(learning_rate=[0.003, 0.01, 0.03]),
         "cnn": grid(learning_rate=[0.001, 0.003, 0.01]),
     },
-    seeds=5,
     seconds=seconds_of_steps(24.0),
 )
 DIGITS = Experiment(
@@ -45,7 +40,7 @@ DIGITS = Experiment(
     "three candidates a method. π-SGD averages 5 orderings at test time.",
     run=run,
     plans=scales(digits, {"labels": 0.05}, seeds=20),
-    data=partial(load, smoke=small_digits, real=small_digits),
+    data=load_digits,
     **RECORDED,
 )
 
@@ -86,7 +81,7 @@ PERTURBED_MNIST = Experiment(
     plans=scales(
         mnist, {"side": 8, "labels": 0.05, "epochs": 1}, full={"epochs": 100}, tune_on={"epochs": 12}, seeds=3
     ),
-    data=partial(load, smoke=small_digits, real=real_digits),
+    data=partial(load_digits, real=datasets.mnist),
     charts=CURVES,
     expected=[
         Expected("sire-prefix-1", "accuracy", 0.977, band=(0.977, 1.0)),

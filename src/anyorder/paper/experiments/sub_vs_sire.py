@@ -13,7 +13,6 @@ plan = Plan(
         "sire": grid(penalty_weight=DECADES),
         "sub": grid(penalty_weight=DECADES),
     },
-    seeds=5,
     seconds=lambda trial: 5.0 if trial.method == "plain" else 10.0,
 )
 SUB_VS_SIRE = Experiment(
