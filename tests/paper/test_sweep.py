@@ -264,7 +264,7 @@ def test_seconds_count_what_interrupted_runs_did_and_kept(tmp_path):
 # --- the sweep
 
 
-def test_a_finished_trial_is_never_repeated_and_other_scales_are_left_alone(tmp_path):
+def test_a_finished_trial_is_never_repeated_and_only_what_is_wanted_is_run(tmp_path):
     experiment = replace(toy_experiment.toy(), run=toy_experiment.report_threads)
     rows = sweep(experiment, "smoke", out=tmp_path, jobs=2)
     assert {row["metrics"]["threads"] for row in rows} == {1}
@@ -274,13 +274,9 @@ def test_a_finished_trial_is_never_repeated_and_other_scales_are_left_alone(tmp_
     assert again == rows
     both = sweep(toy_experiment.toy(), "laptop", out=tmp_path, jobs=1)
     assert bare([row for row in both if row["scale"] == "smoke"]) == bare(rows)
-
-
-def test_only_seeds_and_threads_are_as_asked_for(tmp_path):
-    experiment = replace(toy_experiment.toy(), run=toy_experiment.report_threads, cpus=2)
-    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1)
-    assert {(row["method"], row["seed"], row["metrics"]["threads"]) for row in rows} == {("b", 0, 2)}
-    assert all(row["selected"] for row in rows)
+    some = sweep(replace(experiment, cpus=2), "smoke", out=tmp_path / "some", jobs=1, only=["b"], seeds=1)
+    assert {(row["method"], row["seed"], row["metrics"]["threads"]) for row in some} == {("b", 0, 2)}
+    assert all(row["selected"] for row in some)
 
 
 def swept(tmp_path, experiment, **options):
@@ -337,23 +333,6 @@ def test_two_sweeps_on_one_file_are_refused_and_on_two_files_share_a_folder(tmp_
     with pytest.raises(InputError, match=r"toy.jsonl is being written"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
     assert {row["experiment"] for row in others[0]} == {"other"}
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "name"),
-    [
-        ({"engine": "rey"}, InputError, "engine .*'ray'"),
-        ({"only": ["c"]}, InputError, "only"),
-        ({"jobs": 0}, InputError, "jobs"),
-        ({"address": "head:6379"}, InputError, "address head:6379"),
-        ({"engine": "ray", "jobs": 2}, InputError, "jobs"),
-        ({"seeds": 1.5}, InputTypeError, "seeds"),
-        ({"scale": "huge"}, InputError, "scale"),
-    ],
-)
-def test_wrong_options_are_refused(tmp_path, options, error, name):
-    with pytest.raises(error, match=name):
-        sweep(toy_experiment.toy(), **{"scale": "smoke", "out": tmp_path, **options})
 
 
 def test_an_address_without_a_head_is_refused_at_once(tmp_path):
@@ -438,24 +417,28 @@ def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error", "said"),
     [
-        ({"name": "parety"}, "experiment .*'parity'"),
-        ({"scale": "laptp"}, "scale .*'laptop'"),
-        ({"engine": "raay"}, "engine"),
-        ({"jobs": 0}, "jobs"),
-        ({"seeds": 0}, "seeds"),
-        ({"only": ["subb"]}, "only"),
-        ({"address": "head:6379"}, "address head:6379"),
-        ({"engine": "ray", "jobs": 2}, "jobs"),
+        ({"scale": "huge"}, InputError, "scale .*'smoke'"),
+        ({"engine": "rey"}, InputError, "engine .*'ray'"),
+        ({"jobs": 0}, InputError, "jobs"),
+        ({"seeds": 0}, InputError, "seeds"),
+        ({"seeds": 1.5}, InputTypeError, "seeds"),
+        ({"only": ["subb"]}, InputError, "only"),
+        ({"address": "head:6379"}, InputError, "address head:6379"),
+        ({"engine": "ray", "jobs": 2}, InputError, "jobs"),
     ],
 )
+@pytest.mark.parametrize("run", [sweep, reproduce])
 @pytest.mark.parametrize("name", ["parity", "synthetic"])
-def test_what_is_mistaken_is_refused_before_the_plan(tmp_path, capsys, name, options, said):
-    with pytest.raises(InputError, match=said):
-        reproduce(**{"name": name, "scale": "smoke", "out": tmp_path / "rows", "dry_run": True, **options})
+def test_what_is_mistaken_is_refused_before_the_plan(tmp_path, capsys, run, name, options, error, said):
+    subject = toy_experiment.toy() if run is sweep else name
+    with pytest.raises(error, match=said):
+        run(subject, **{"scale": "smoke", "out": tmp_path / "rows", **options})
+    with pytest.raises(InputError, match=r"experiment .*'parity'"):
+        reproduce("parety", "smoke", out=tmp_path / "rows")
     assert capsys.readouterr().out == ""
-    assert not (tmp_path / "rows").exists()
+    assert not list(tmp_path.glob("rows/*.jsonl"))
 
 
 def test_a_file_as_folder_and_a_folder_as_file_are_refused(tmp_path):
@@ -467,14 +450,16 @@ def test_a_file_as_folder_and_a_folder_as_file_are_refused(tmp_path):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path)
 
 
-def test_a_group_says_its_total_before_it_starts(tmp_path, capsys):
-    reproduce("synthetic", "laptop", out=tmp_path, dry_run=True)
-    first = capsys.readouterr().out.splitlines()[0]
-    assert all(name in first for name in GROUPS["synthetic"])
-    seconds = sum(
-        EXPERIMENTS[n].estimated_seconds(EXPERIMENTS[n].trials("laptop", guess=True)) for n in GROUPS["synthetic"]
-    )
-    assert f"About {duration(seconds)} of one core's time in all." in first
+def test_a_group_says_its_total_and_runs_a_method_where_there_is_one(tmp_path, capsys):
+    reproduce("synthetic", "laptop", out=tmp_path, only=["sub"], seeds=1, dry_run=True)
+    said = capsys.readouterr().out
+    with_sub = [EXPERIMENTS[name] for name in GROUPS["synthetic"] if "sub" in EXPERIMENTS[name].plan("laptop").methods]
+    trials = [each.trials("laptop", only=["sub"], seeds=1, guess=True) for each in with_sub]
+    seconds = sum(each.estimated_seconds(some) for each, some in zip(with_sub, trials, strict=True))
+    total = f"synthetic, laptop scale: {', '.join(each.name for each in with_sub)}. About {duration(seconds)} of one"
+    assert said.startswith(total)
+    assert "parity" not in said
+    assert "Settings are chosen from 2 seeds; with 1 the report shows" in said
 
 
 def test_a_group_goes_on_where_one_of_it_has_no_data_or_bad_rows(tmp_path, monkeypatch, capsys):
@@ -486,15 +471,3 @@ def test_a_group_goes_on_where_one_of_it_has_no_data_or_bad_rows(tmp_path, monke
     assert [problem.split(":")[0] for problem in problems] == ["toy", "torn"]
     assert "toy is left out: " in capsys.readouterr().out
     assert {row["method"] for row in read_rows(tmp_path / "other.jsonl")} == {"a"}
-
-
-def test_a_group_runs_a_method_where_there_is_one(tmp_path, capsys):
-    reproduce("synthetic", "smoke", out=tmp_path, only=["sub"], dry_run=True)
-    said = capsys.readouterr().out
-    assert "sub-vs-sire, smoke scale" in said
-    assert "parity" not in said  # has no sub
-
-
-def test_too_few_seeds_to_choose_by_are_said_to_be(tmp_path, capsys):
-    reproduce("parity", "laptop", out=tmp_path, seeds=1, dry_run=True)
-    assert "Settings are chosen from 2 seeds; with 1 the report shows" in capsys.readouterr().out

@@ -154,7 +154,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         extra["final_weight"] = penalised["penalty_weight"].weight
     return [
         {**common, "setting": more, "metrics": _shortened({**problem.test_figures(model, test), **extra})}
-        for more, test in problem.tests()
+        for more, test in problem.tests
     ]
 
 
@@ -171,9 +171,8 @@ class Numbers:
         self.task = TASKS[setting["task"]]
         self.loss = self.task.loss
         self.reads = VOTES if trial.method == "pi-sgd" else 1
-        sizes = {"train": setting["labels"], "validation": setting["validation"]}
-        if "unlabeled" in setting:
-            sizes["unlabeled"] = setting["unlabeled"]
+        names = {"train": "labels", "validation": "validation", "unlabeled": "unlabeled"}
+        sizes = {part: setting[name] for part, name in names.items() if name in setting}
         drawn = self._drawn(sizes, setting["n"])
         self.train, self.validation = drawn["train"], drawn["validation"]
         self.shift, self.scale = 0.0, 1.0
@@ -182,6 +181,9 @@ class Numbers:
             self.shift, self.scale = targets.mean().item(), max(targets.std().item(), 1e-8)
         self.labeled = self._prepared(self.train)
         self.unlabeled = self._prepared(drawn["unlabeled"]) if "unlabeled" in drawn else None
+        tested = {"test": setting["test"]}
+        lengths = setting.get("lengths") or [setting["n"]]
+        self.tests = [({"length": length}, self._drawn(tested, length)["test"]) for length in lengths]
 
     def _drawn(self, sizes: dict[str, int], n: Any) -> dict[str, SetData]:
         n = n if isinstance(n, int) else tuple(n)
@@ -190,11 +192,6 @@ class Numbers:
     def _prepared(self, data: SetData) -> SetData:
         elements = data.elements.float() if self.trial.setting["embedding"] is None else data.elements
         return SetData(elements, data.offsets, (_targets(data) - self.shift) / self.scale)
-
-    def tests(self) -> list[tuple[Setting, SetData]]:
-        size = self.trial.setting["test"]
-        lengths = self.trial.setting.get("lengths") or [self.trial.setting["n"]]
-        return [({"length": length}, self._drawn({"test": size}, length)["test"]) for length in lengths]
 
     def figures(self, model: nn.Module, data: SetData) -> dict[str, float]:
         """Loss and metrics in the units of the labels; π-SGD's by the mean over orderings, and by one alone."""
@@ -249,23 +246,20 @@ class Recorded:
         setting, self.seed, self.outputs, self.orderings = trial.setting, trial.seed, classes, orderings
         if spread := setting.get("standardize"):
             parts = datasets.standardized(*parts, spread=float(spread))
-        self.labeled, self.validation, self.test = parts
+        self.labeled, self.validation, test = parts
+        self.tests: list[tuple[Setting, SetData]] = [({}, test)]
         self.unlabeled: SetData | None = None
         if setting["labels"] < 1:
             self.labeled, self.unlabeled = datasets.few_labels(self.labeled, setting["labels"], seed=trial.seed)
-        smoothing = setting.get("label_smoothing", 0.0)
-        self.loss: Any = "cross-entropy"
-        if smoothing:
-            self.loss = partial(nn.functional.cross_entropy, label_smoothing=smoothing)
+        self.loss = partial(nn.functional.cross_entropy, label_smoothing=setting.get("label_smoothing", 0.0))
         self.reads = setting.get("votes", 5) if trial.method == "pi-sgd" else 1
-
-    def tests(self) -> list[tuple[Setting, SetData]]:
-        return [({}, self.test)]
 
     def figures(self, model: nn.Module, data: SetData, reads: int | None = None) -> dict[str, float]:
         """Accuracy, macro-F1 and loss of the mean of the class probabilities over ``reads`` orderings."""
         generator = torch.Generator().manual_seed(self.seed)
-        probabilities = predict(model, data, orderings=reads or self.reads, generator=generator, finish=_softmax)
+        probabilities = predict(
+            model, data, orderings=reads or self.reads, generator=generator, finish=partial(torch.softmax, dim=1)
+        )
         targets, guessed = _targets(data), probabilities.argmax(1)
         return {
             "accuracy": _accuracy(probabilities, targets),
@@ -355,9 +349,7 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
 class SmallCNN(SetModel):
     """The image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
 
-    It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``. Each convolution
-    (3 × 3, ``channels`` wide) is followed by ReLU and 2 × 2 max pooling; ``dropout`` acts before both fully
-    connected layers.
+    It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``.
 
     >>> SmallCNN(1, 10)(torch.rand(2, 784, 1)).shape
     torch.Size([2, 10])
@@ -365,25 +357,14 @@ class SmallCNN(SetModel):
 
     name = "cnn"
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        side: int = 28,
-        channels: Sequence[int] = (32, 64),
-        hidden: int = 128,
-        *,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, side: int = 28, *, dropout: float = 0.0) -> None:
         super().__init__(in_features, out_features)
         self.side = side
-        first, second = channels
-        small = side // 2 // 2
         self.layers = nn.Sequential(
-            nn.Conv2d(self.in_features, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Dropout(dropout), nn.Linear(second * small * small, hidden), nn.ReLU(),
-            nn.Dropout(dropout), nn.Linear(hidden, out_features),
+            nn.Conv2d(self.in_features, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Dropout(dropout), nn.Linear(64 * (side // 4) ** 2, 128), nn.ReLU(),
+            nn.Dropout(dropout), nn.Linear(128, out_features),
         )  # fmt: skip
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -449,10 +430,6 @@ def _targets(data: SetData) -> Tensor:
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(1) == targets).float().mean())
-
-
-def _softmax(outputs: Tensor) -> Tensor:
-    return outputs.softmax(1)
 
 
 def _shortened(figures: dict[str, float]) -> dict[str, float]:
