@@ -38,11 +38,8 @@ class Dataset:
     person or shape each training set comes from, where there is one.
     """
 
-    name: str
     train: SetData
     test: SetData | None
-    class_names: tuple[str, ...]
-    source: str
     groups: Tensor | None = None
 
 
@@ -53,7 +50,7 @@ def mnist() -> Dataset:
     """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
     folder = locate("mnist")[1] / "mnist"
     files = [(f"{part}-images-idx3", f"{part}-labels-idx1") for part in ("train", "t10k")]
-    return _digits("mnist", [[read_idx(folder / f"{f}-ubyte.gz") for f in pair] for pair in files], 255.0)
+    return _digits([[read_idx(folder / f"{f}-ubyte.gz") for f in pair] for pair in files], 255.0)
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -62,13 +59,13 @@ def digits(seed: int = 0) -> Dataset:
 
     pixels, targets = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(pixels))
-    return _digits("digits", [(pixels[i], targets[i]) for i in (order[500:], order[:500])], 16.0)
+    return _digits([(pixels[i], targets[i]) for i in (order[500:], order[:500])], 16.0)
 
 
-def _digits(name: str, parts: Sequence[Sequence[np.ndarray]], scale: float) -> Dataset:
+def _digits(parts: Sequence[Sequence[np.ndarray]], scale: float) -> Dataset:
     scaled = [(pixels / scale).astype(np.float32).reshape(len(pixels), -1, 1) for pixels, _ in parts]
     train, test = (SetData.of(x, y.astype(np.int64)) for x, (_, y) in zip(scaled, parts, strict=True))
-    return Dataset(name, train, test, tuple(map(str, range(10))), source=name)
+    return Dataset(train, test)
 
 
 def local_orderings(samples: int, length: int, windows: Sequence[int], generator: np.random.Generator) -> np.ndarray:
@@ -104,8 +101,7 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
 
     assert dataset.test is not None
     first, second = np.random.default_rng(seed).spawn(2)
-    name = f"{dataset.name}-perturbed-{'-'.join(map(str, windows))}"
-    return replace(dataset, name=name, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
+    return replace(dataset, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
 
 
 # ------------------------------------------------------------------------------------ signals and bags
@@ -116,7 +112,7 @@ def ecg5000() -> Dataset:
     name, folder = locate("ecg5000")
     if name == "ecg5000":
         raw = read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
-        return _series(name, (list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]), name)
+        return _series((list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]))
     data = ucr(folder / "ECG5000")
     found = [(p.common_length, *np.bincount(_labels(p)).tolist()) for p in (data.train, data.test) if p is not None]
     beats = [(140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22)]
@@ -129,18 +125,17 @@ def ucr(folder: str | Path) -> Dataset:
     folder = Path(folder)
     ending = "tsv" if (folder / f"{folder.name}_TRAIN.tsv").exists() else "txt"
     train, test = (read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
-    return _series(folder.name.lower(), train, test, source=str(folder))
+    return _series(train, test)
 
 
-def _series(name: str, train: Bags, test: Bags, source: str) -> Dataset:
+def _series(train: Bags, test: Bags) -> Dataset:
     classes = np.unique(train[1])
     if not np.isin(test[1], classes).all():
-        raise InputError(f"{source}: the test part has a class that the training part lacks")
+        raise InputError("the test part of the series has a class that the training part lacks")
     first, second = (SetData.of([x[:, None] for x in xs], np.searchsorted(classes, ys)) for xs, ys in (train, test))
-    return Dataset(name, first, second, tuple(map(str, classes)), source)
+    return Dataset(first, second)
 
 
-HAPT_ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 HAPT_TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
 
@@ -159,7 +154,7 @@ def hapt() -> Dataset:
         parts = [{key: raw[f"{key}_{part}"] for key in ("x", "y", "subject")} for part in ("train", "test")]
     train, test = (SetData.of(part["x"], part["y"].astype(np.int64)) for part in parts)
     groups = torch.from_numpy(parts[0]["subject"].astype(np.int64))
-    return Dataset("hapt", train, test, HAPT_ACTIVITIES, name, groups)
+    return Dataset(train, test, groups)
 
 
 def bags(name: str) -> Dataset:
@@ -180,7 +175,7 @@ def bags(name: str) -> Dataset:
         published = {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
         _expect(path, "bags, instances and features", shape, published)
     data = SetData.of([s.astype(np.float32) for s in sets], y.astype(np.int64))
-    return Dataset(name, data, None, ("negative", "positive"), source)
+    return Dataset(data, None)
 
 
 # ------------------------------------------------------------------------------------------ point clouds
@@ -201,21 +196,19 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
         found = [len(list(root.glob(pattern))) for pattern in ("*/train", "*/train/*.off", "*/test/*.off")]
         _expect(root, "classes, training shapes and test shapes", found, [40, 9843, 2468])
         return meshes(root, points, draws=draws, seed=seed)
-    parts: list[SetData] = []
-    names: tuple[str, ...] = ()
+    parts = []
     for part, count in (("train", draws), ("test", 1)):
         if name == "modelnet40":
             path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
-            raw = read_npz(path, ("points", "label", "scale", "class_names"))
+            raw = read_npz(path, ("points", "label", "scale"))
             clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
-            labels, names = raw["label"].astype(np.int64), tuple(map(str, raw["class_names"]))
+            labels = raw["label"].astype(np.int64)
         else:
             files = [read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
             clouds = np.concatenate([_choose(all_points, points, count, seed) for all_points, _ in files])
             labels = np.concatenate([labels for _, labels in files])
-            names = tuple((folder / "modelnet40_ply_hdf5_2048/shape_names.txt").read_text().split())
         parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels, count)))
-    return _shapes("modelnet40", parts, draws, names, name)
+    return _clouds(parts, draws)
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -253,12 +246,12 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
         if not clouds:
             raise InputError(f"folder must hold <class>/{part}/*.off; found none in {folder}")
         parts.append(SetData.of(np.stack(clouds), np.array(labels)))
-    return _shapes(folder.name.lower(), parts, draws, tuple(names), str(folder))
+    return _clouds(parts, draws)
 
 
-def _shapes(name: str, parts: Sequence[SetData], draws: int, names: tuple[str, ...], source: str) -> Dataset:
-    groups = torch.arange(len(parts[0])) // draws if draws > 1 else None
-    return Dataset(name, parts[0], parts[1], names, source, groups)
+def _clouds(parts: list[SetData], draws: int) -> Dataset:
+    train, test = parts
+    return Dataset(train, test, torch.arange(len(train)) // draws if draws > 1 else None)
 
 
 # ---------------------------------------------------------------------------------------------- splits

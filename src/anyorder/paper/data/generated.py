@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ def beats(seed: int = 0, *, train: int = 60, test: int = 60, steps: int = 20, cl
         series = 2 * bump + 0.3 * generator.normal(size=bump.shape)
         return SetData.of(series.astype(np.float32)[:, :, None], labels)
 
-    return Dataset("generated-beats", draw(train), draw(test), tuple(map(str, range(classes))), "generated")
+    return Dataset(draw(train), draw(test))
 
 
 def windows(seed: int = 0, *, people: int = 6, each: int = 12, steps: int = 16, classes: int = 3) -> Dataset:
@@ -41,8 +40,7 @@ def windows(seed: int = 0, *, people: int = 6, each: int = 12, steps: int = 16, 
 
     half = people // 2
     groups = torch.arange(half).repeat_interleave(each)
-    names = tuple(map(str, range(classes)))
-    return Dataset("generated-windows", draw(half * each), draw(half * each), names, "generated", groups)
+    return Dataset(draw(half * each), draw(half * each), groups)
 
 
 def bags(seed: int = 0, *, count: int = 40, features: int = 5) -> Dataset:
@@ -53,7 +51,7 @@ def bags(seed: int = 0, *, count: int = 40, features: int = 5) -> Dataset:
     for label, instances in zip(labels, sets, strict=True):
         if label:
             instances[generator.integers(len(instances)), 0] += 4.0
-    return Dataset("generated-bags", SetData.of(sets, labels), None, ("negative", "positive"), "generated")
+    return Dataset(SetData.of(sets, labels), None)
 
 
 def write_meshes(folder: str | Path, *, each: int = 4, seed: int = 0) -> Path:
@@ -74,5 +72,4 @@ def write_meshes(folder: str | Path, *, each: int = 4, seed: int = 0) -> Path:
 def clouds(points: int, *, each: int = 4, draws: int = 1, seed: int = 0) -> Dataset:
     """Clouds ``[points, 3]`` drawn from generated meshes, which are written, read back and thrown away."""
     with tempfile.TemporaryDirectory() as folder:
-        data = meshes(write_meshes(folder, each=each, seed=seed), points, draws=draws, seed=seed)
-    return replace(data, name="generated-clouds", source="generated")
+        return meshes(write_meshes(folder, each=each, seed=seed), points, draws=draws, seed=seed)

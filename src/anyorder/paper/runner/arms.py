@@ -67,7 +67,8 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
     assert chosen.test is not None
     rest, held = datasets.split(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = rest, held, chosen.test
-    return _train_and_test(trial, Recorded(trial, parts, len(chosen.class_names), orderings), workdir, device)
+    classes = int(_targets(chosen.train).max()) + 1
+    return _train_and_test(trial, Recorded(trial, parts, classes, orderings), workdir, device)
 
 
 def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
