@@ -1,7 +1,6 @@
 """The arithmetic figure: sum, range and variance of n = 5, 10, …, 30 numbers below 100."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from anyorder.paper.experiments.common import ARITHMETIC, scales, seconds_on_numbers
@@ -24,6 +23,7 @@ def arithmetic(
     recurrent = grid(**SHAPES, learning_rate=[0.002, 0.005, 0.01, 0.02])
     penalised = grid(**SHAPES, learning_rate=[0.02], penalty_weight=weights)
     attention = grid(blocks=[1, 2], learning_rate=[0.0001, 0.0003, 0.0006, 0.001, 0.002, 0.003, 0.006, 0.01])
+    pooled = grid(phi=[[100], [100, 100]], pooling=["sum", "mean"], learning_rate=[0.0003, 0.001, 0.003, 0.01])
     plan = Plan(
         over={"n": [5, 10, 15, 20, 25, 30]},
         fixed={**ARITHMETIC, "labels": 10000, "steps": 4000, "task": task},
@@ -32,9 +32,7 @@ def arithmetic(
             "sire": penalised,
             "sire+shuffle": penalised,
             "pi-sgd": recurrent,
-            "deepsets": grid(
-                phi=[[100], [100, 100]], pooling=["sum", "mean"], learning_rate=[0.0003, 0.001, 0.003, 0.01]
-            ),
+            "deepsets": pooled,
             "set-transformer": attention,
         },
         seeds=3,
@@ -43,8 +41,8 @@ def arithmetic(
         seconds=seconds_on_numbers,
     )
     plans = scales(plan, {"labels": 40}, full=FULL, tune_on={}, tune_seeds=3, seeds=20 if task == "sum" else 3)
-    experiment = Experiment(task, claim, CHOICES, run, plans, headline=metric)
-    return replace(experiment, short=short, reported=f"{reported} (a figure without numbers)", remark=remark)
+    texts: dict[str, Any] = {"short": short, "reported": f"{reported} (a figure without numbers)", "remark": remark}
+    return Experiment(task, claim, CHOICES, run, plans, headline=metric, **texts)
 
 
 SUM = arithmetic(

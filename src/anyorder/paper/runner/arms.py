@@ -21,19 +21,12 @@ from torch import Tensor, nn
 from anyorder.checks import InputError
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
-from anyorder.models.base import SetModel
-from anyorder.models.deep_sets import DeepSets
-from anyorder.models.janossy import average_over_orderings
-from anyorder.models.recurrent import RecurrentSetModel
-from anyorder.models.set_transformer import SetTransformer
+from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransformer, average_over_orderings
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
 from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Setting, Trial, short, shuffles
-from anyorder.penalties.adaptive_weight import AdaptiveWeight
-from anyorder.penalties.permutation import PermutationPenalty
-from anyorder.penalties.sire import SIRE
-from anyorder.penalties.subset import SubsetPenalty
+from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty
 from anyorder.training.config import TrainConfig, TrainResult
 from anyorder.training.loop import train
 from anyorder.training.predict import predict

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyorder.checks import InputError, extra
-from anyorder.paper.runner.sweep import LOST_WORKER_RETRIES, Finished, Origin, attempt, settle_process, written
+from anyorder.paper.runner.sweep import LOST_WORKER_RETRIES, Finished, Origin, attempt, module_of, settle_process
 from anyorder.paper.runner.trial import Experiment, Run, Trial
 
 
@@ -60,16 +60,15 @@ def _require_answer(address: str | None) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            raise InputError(
-                f"no Ray head answers at {address} ({error}); `ray start --head` prints the address to use"
-            ) from None
+            said = f"no Ray head answers at {address} ({error}); `ray start --head` prints the address to use"
+            raise InputError(said) from None
 
 
 def send_by_value(function: Callable[..., Any]) -> None:
     """Let a trial function from a user's own file travel with its trials: the workers need not have that file."""
     from ray import cloudpickle
 
-    module = sys.modules.get(written(function).__module__)
+    module = sys.modules.get(module_of(function))
     if module is None or module.__name__.partition(".")[0] in {"anyorder", *sys.stdlib_module_names}:
         return
     if "site-packages" not in (getattr(module, "__file__", None) or "site-packages"):

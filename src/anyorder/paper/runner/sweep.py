@@ -150,9 +150,8 @@ def _only_writer(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(
-                f"{path} is being written by another sweep; wait for it, or choose another folder"
-            ) from None
+            busy = f"{path} is being written by another sweep; wait for it, or choose another folder"
+            raise InputError(busy) from None
         for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
             draft.unlink(missing_ok=True)
         yield
@@ -183,11 +182,8 @@ def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = 
         "trial": trial.key,
         "trial_rows": len(outcomes),
     }
-    settings = [{**trial.setting, **outcome.get("setting", {})} for outcome in outcomes]
-    return [
-        {"reads": 1, "steps": None, **outcome, **common, "setting": setting}
-        for outcome, setting in zip(outcomes, settings, strict=True)
-    ]
+    defaults = {"reads": 1, "steps": None}
+    return [{**defaults, **o, **common, "setting": {**trial.setting, **o.get("setting", {})}} for o in outcomes]
 
 
 def earlier_seconds(workdir: Path) -> float:
@@ -225,7 +221,7 @@ def local_engine(
     experiment: Experiment, trials: Sequence[Trial], origin: Origin, *, jobs: int
 ) -> Generator[Finished, None, None]:
     """``jobs`` pools of one process each: one that dies costs its own trial only, which is tried again."""
-    typed_in = written(experiment.run).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    typed_in = module_of(experiment.run) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
     context: Any = multiprocessing.get_context("fork" if typed_in else "forkserver")
     if not typed_in:  # a function from a notebook or a prompt has no file that another process could import
         context.set_forkserver_preload([__name__])  # torch is imported once, not once a process
@@ -283,11 +279,9 @@ def _work(trial: Trial, origin: Origin) -> tuple[list[Row] | None, str | None]:
     return attempt(_given["run"], trial, _given["data"], origin)
 
 
-def written(function: Any) -> Any:
-    """The function somebody wrote, inside any functools.partial."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
+def module_of(function: Any) -> str:
+    """The module of a function, also inside functools.partial."""
+    return getattr(function, "func", function).__module__
 
 
 # --- one command a table or figure

@@ -95,7 +95,7 @@ class Trial:
     def require(self, row: Row) -> None:
         """Refuse a row of this trial that has another method, seed or setting: it was edited."""
         declared = {"experiment": self.experiment, "method": self.method, "seed": self.seed, **self.setting}
-        found = {**row["setting"], **{key: row[key] for key in ("experiment", "method", "seed")}}
+        found = {**row, **row["setting"]}
         for key, value in declared.items():
             if json.dumps(found.get(key)) != json.dumps(value):
                 raise InputError(
@@ -113,14 +113,12 @@ class Plan:
     """One scale of an experiment.
 
     ``methods`` gives each method the candidate settings it may choose from, as many for each. ``over`` are the settings
-    reported one by one, not chosen (sizes, numbers of labels). ``fixed`` is the same for all cells of ``over``, and
-    ``follows(cell)`` gives what differs between them (a longer training with more labels, say).
+    reported one by one, not chosen; ``fixed`` is the same for all cells of ``over``, and ``follows(cell)`` is not.
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
     ``seeds``). It is made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others, and
-    then run with all ``seeds`` in every cell. With ``finalists``, that many of the best candidates are first run with
-    the cell's own settings, and the best of these is chosen: a short search need not favour what wins at full length.
-    ``seconds`` is the measured cost of a trial on one core.
+    then run with all ``seeds`` in every cell. With ``finalists``, that many of the best candidates are first compared
+    by runs with the cell's own settings. ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
@@ -157,8 +155,7 @@ class Expected:
 class Chart:
     """A figure of the chosen rows: ``metric`` against the setting ``x``, a line a method.
 
-    There is one figure for each value of the setting ``split``. ``curve=True`` takes ``x`` and ``metric`` from the
-    training curves. ``log=True`` makes the axis of ``x`` logarithmic.
+    There is one figure for each value of ``split``. ``curve``: from training curves; ``log``: a logarithmic axis of x.
     """
 
     x: str
