@@ -18,7 +18,7 @@ from anyorder.paper.runner.trial import Trial
 
 CASES = [
     pytest.param(name, method, id=f"{name}-{method}")
-    for name in EXPERIMENTS
+    for name in [*GROUPS["synthetic"], *GROUPS["real"]]
     if name not in ("range", "variance")  # the same methods as sum
     for method in EXPERIMENTS[name].plan("smoke").methods
 ]
@@ -117,12 +117,6 @@ def test_an_adaptive_weight_is_reported_and_a_curve_is_kept(tmp_path):
     assert 10 <= len(curve["epoch"]) <= 40
     assert curve["seconds"] == sorted(curve["seconds"])
     assert curve["loss"][-1] < curve["loss"][0] / 3
-
-
-def test_models_start_from_the_seed():
-    one, same, other = (build_model("plain", NUMBERS, 1, 1, seed=seed) for seed in (0, 0, 1))
-    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), same.parameters(), strict=True))
-    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(("method", "bar"), [("plain", 0.8), ("sire-prefix-1", 0.8), ("deepsets", 0.0)])
@@ -258,13 +252,10 @@ def test_5000_points_with_truncated_backpropagation(tmp_path):
     assert outcome["metrics"]["state_gap_squared"] >= 0
 
 
-def test_the_experiments_are_found_in_their_package():
-    assert {"parity", "sum", "half-range", "labels"} <= set(GROUPS["synthetic"])
-    assert {"ecg", "bags", "pointcloud", "perturbed-mnist"} <= set(GROUPS["real"])
-    assert sorted([*GROUPS["synthetic"], *GROUPS["real"]]) == sorted(EXPERIMENTS)
-
-
-def test_the_papers_penalties_are_in_the_units_of_the_state():
+def test_models_start_from_the_seed_and_the_papers_penalties_are_in_the_units_of_the_state():
+    one, same, other = (build_model("plain", NUMBERS, 1, 1, seed=seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
     for method in ("sire", "sire+shuffle", "sub"):
         assert arms.build_penalty(method, {}).relative is False
     assert arms.build_penalty("pi-sgd", {}) is None

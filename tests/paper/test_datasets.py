@@ -21,16 +21,14 @@ from anyorder.checks import InputError
 from anyorder.data.sets import SetData
 from anyorder.paper.data import datasets, generated, sources
 
-HAVE_DATA = bool(os.environ.get("ANYORDER_DATA"))
-LOADERS = {
-    "mnist": datasets.mnist,
-    "ecg5000": datasets.ecg5000,
-    "hapt": datasets.hapt,
-    "musk1": lambda: datasets.bags("musk1"),
-    "elephant": lambda: datasets.bags("elephant"),
-    "modelnet40": datasets.modelnet40,
+LOADERS = {  # what to call, and the sets (training, test), steps, features and classes that it gives
+    "mnist": (datasets.mnist, 60000, 10000, 784, 1, 10),
+    "ecg5000": (datasets.ecg5000, 500, 4500, 140, 1, 5),
+    "hapt": (datasets.hapt, 7415, 2996, 128, 6, 6),
+    "musk1": (lambda: datasets.bags("musk1"), 92, None, None, 166, 2),
+    "elephant": (lambda: datasets.bags("elephant"), 200, None, None, 230, 2),
+    "modelnet40": (datasets.modelnet40, 9843, 2468, 1024, 3, 40),
 }
-needs_data = pytest.mark.skipif(not HAVE_DATA, reason="set ANYORDER_DATA to a folder with the real files to run this")
 
 
 @pytest.fixture
@@ -89,21 +87,13 @@ def test_idx_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize("gap", ["\t", ",", "  "])
-def test_ucr_text(tmp_path, gap):
-    rows = [["2", "0.5", "-1e-3", "4"], ["-1", "7", "8", "NaN"]]
-    path = write(tmp_path / "T.tsv", "\n".join(gap.join(row) for row in rows) + "\n\n")
-    series, labels = datasets.read_ucr(path)
-    assert labels.tolist() == [2, -1]
-    assert [s.tolist() for s in series] == [[0.5, np.float32(-1e-3), 4.0], [7.0, 8.0]]
-
-
-def test_ucr_folder_of_uneven_series(tmp_path):
-    write(tmp_path / "Toy/Toy_TRAIN.tsv", "3\t1\t2\t3\n7\t4\t5\tNaN\n")
+def test_a_ucr_folder_of_uneven_series(tmp_path, gap):
+    write(tmp_path / "Toy/Toy_TRAIN.tsv", "7\t0.5\t-1e-3\t4\n-1\t7\t8\tNaN\n\n".replace("\t", gap))
     write(tmp_path / "Toy/Toy_TEST.tsv", "7\t1\t2\t3\n")
     data = datasets.ucr(tmp_path / "Toy")
     assert data.train.lengths.tolist() == [3, 2]
-    assert data.train.targets.tolist() == [0, 1]
-    assert data.test.targets.tolist() == [1]
+    assert data.train.elements[:, 0].tolist() == [0.5, np.float32(-1e-3), 4.0, 7.0, 8.0]
+    assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([1, 0], [1])
     write(tmp_path / "Toy/Toy_TEST.tsv", "5\t1\t2\t3\n")
     with pytest.raises(InputError, match="test part"):
         datasets.ucr(tmp_path / "Toy")
@@ -268,7 +258,7 @@ def test_absent_data_says_where_it_belongs(folder, monkeypatch, name):
     for source in ("mnist", "modelnet40-hdf5"):
         change(monkeypatch, source, url="http://127.0.0.1:9/x.zip")  # nobody listens there
     with pytest.raises(InputError, match="ANYORDER_DATA" if name not in ("mnist", "modelnet40") else "127"):
-        LOADERS[name]()
+        LOADERS[name][0]()
 
 
 def test_without_a_published_checksum_nothing_is_downloaded(folder):
@@ -602,24 +592,12 @@ def test_generated_data_and_splits_never_change():
     assert sum(int((row * torch.arange(1, len(row) + 1)).sum()) for row in rows) == 518589056
 
 
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "train", "test", "steps", "features", "classes"),
-    [
-        ("mnist", 60000, 10000, 784, 1, 10),
-        ("ecg5000", 500, 4500, 140, 1, 5),
-        ("hapt", 7415, 2996, 128, 6, 6),
-        ("musk1", 92, None, None, 166, 2),
-        ("elephant", 200, None, None, 230, 2),
-        ("modelnet40", 9843, 2468, 1024, 3, 40),
-    ],
-)
-def test_real_data(name, train, test, steps, features, classes):
-    data = LOADERS[name]()
-    assert len(data.train) == train
-    assert (None if data.test is None else len(data.test)) == test
-    assert data.train.common_length == steps
-    assert data.train.elements.shape[1] == features
+@pytest.mark.skipif(not os.environ.get("ANYORDER_DATA"), reason="ANYORDER_DATA names no folder with the real files")
+@pytest.mark.parametrize(("load", "train", "test", "steps", "features", "classes"), LOADERS.values(), ids=LOADERS)
+def test_real_data(load, train, test, steps, features, classes):
+    data = load()
+    sizes = len(data.train), None if data.test is None else len(data.test)
+    assert (*sizes, data.train.common_length, data.train.elements.shape[1]) == (train, test, steps, features)
     assert set(data.train.targets.tolist()) == set(range(classes))
     assert bool(torch.isfinite(data.train.elements).all())
     if data.groups is not None:

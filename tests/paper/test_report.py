@@ -180,12 +180,10 @@ def test_on_sum_the_better_sire_is_held_against_each_rival():
         "n 30 sire+shuffle pi-sgd": "open (seeds)",
         "n 30 sire+shuffle deepsets": "yes",
     }
-
-
-def test_the_better_sire_is_the_one_with_the_lower_validation_loss():
+    losses = {"sire": 0.1, "sire+shuffle": 0.2, "plain": 0.3, "pi-sgd": 0.3}  # the better: of the lower validation loss
     means = {"plain": 0.5, "pi-sgd": 0.5, "sire": 0.4, "sire+shuffle": 0.6}
-    rows = figures("accuracy", means, n=10, losses={"sire": 0.1, "sire+shuffle": 0.2, "plain": 0.3, "pi-sgd": 0.3})
-    assert list(judged("sum", rows)[1]) == ["n 10 sire plain", "n 10 sire pi-sgd"]
+    found = judged("sum", figures("accuracy", means, n=10, losses=losses))[1]
+    assert list(found) == ["n 10 sire plain", "n 10 sire pi-sgd"]
 
 
 @pytest.mark.parametrize(
@@ -423,16 +421,13 @@ def test_an_unfinished_experiment_is_open_and_says_what_is_left(sub_rows):
     assert section.trials[4]
 
 
-def test_rows_of_an_earlier_declaration_are_not_shown(sub_rows):
+def test_rows_of_an_earlier_declaration_are_not_shown_and_an_edited_one_is_refused(sub_rows):
     old = [{**row, "trial": "x" * 12, "metrics": {"accuracy": 0.1}} for row in sub_rows]
-    whole = section_of(EXPERIMENTS["sub-vs-sire"], "laptop", sub_rows)
-    assert section_of(EXPERIMENTS["sub-vs-sire"], "laptop", sub_rows + old).tables == whole.tables
-
-
-def test_an_edited_row_is_refused(sub_rows):
+    experiment = EXPERIMENTS["sub-vs-sire"]
+    assert section_of(experiment, "laptop", sub_rows + old).tables == section_of(experiment, "laptop", sub_rows).tables
     rows = [{**sub_rows[0], "setting": {**sub_rows[0]["setting"], "n": 11}}, *sub_rows[1:]]
     with pytest.raises(InputError, match="n "):
-        section_of(EXPERIMENTS["sub-vs-sire"], "laptop", rows)
+        section_of(experiment, "laptop", rows)
 
 
 def test_a_setting_that_diverged_stops_no_report(tmp_path):
@@ -445,12 +440,6 @@ def test_a_setting_that_diverged_stops_no_report(tmp_path):
     text = write_report(tmp_path)[0].read_text()
     assert "| sire |  | penalty weight 10 | 0.982 ± 0.002 |" in text
     assert "| 105/105 |" in text
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_its_claim_in_few_words(name):
-    assert 0 < len(EXPERIMENTS[name].short) < 55
-    assert "|" not in EXPERIMENTS[name].short + EXPERIMENTS[name].reported
 
 
 def test_a_folder_without_rows_is_refused(tmp_path):

@@ -60,6 +60,8 @@ def test_every_method_has_the_same_tuning_budget_and_every_scale_is_declared(nam
     assert set(experiment.plans) == {"smoke", "laptop", "paper"}
     assert experiment.claim
     assert experiment.choices
+    assert 0 < len(experiment.short) < 55
+    assert "|" not in experiment.short + experiment.reported
     for scale, plan in experiment.plans.items():
         assert len({len(candidates) for candidates in plan.methods.values()}) == 1, (name, scale)
         trials = experiment.trials(scale, guess=True)
