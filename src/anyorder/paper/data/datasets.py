@@ -7,6 +7,7 @@ whole numbers from 0; elements are float32 in the data's own units.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -417,19 +418,19 @@ def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[
     stretch of the six basic activities; postural transitions (7 to 12) are left out.
     """
     windows, rows = [], []
-    signals: dict[str, np.ndarray] = {}
+
+    @functools.cache
+    def signals(tail: str) -> np.ndarray:
+        return np.hstack([np.loadtxt(folder / f"{kind}_{tail}", dtype=np.float32) for kind in ("acc", "gyro")])
+
     with reading(folder):
-        for recording, subject, activity, first, last in np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2):
-            if activity > 6:
-                continue
-            tail = f"exp{recording:02d}_user{subject:02d}.txt"
-            if tail not in signals:
-                parts = [np.loadtxt(folder / f"{kind}_{tail}", dtype=np.float32) for kind in ("acc", "gyro")]
-                signals[tail] = np.concatenate(parts, axis=1)
-            if last > len(signals[tail]):
+        labels = np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2)
+        for recording, subject, activity, first, last in labels[labels[:, 2] <= 6]:
+            signal = signals(f"exp{recording:02d}_user{subject:02d}.txt")
+            if last > len(signal):
                 raise InputError(f"{folder}: recording {recording} ends before the sample {last} of labels.txt")
             for start in range(first - 1, last - steps + 1, stride):
-                windows.append(signals[tail][start : start + steps])
+                windows.append(signal[start : start + steps])
                 rows.append((activity - 1, subject, recording))
         y, subject, recording = np.array(rows).T
         return {"x": np.stack(windows), "y": y, "subject": subject, "recording": recording}

@@ -6,7 +6,7 @@ pooling paper: L1 loss, and accuracy after rounding to the nearest whole number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ class Task:
     kind: str = "integer"
 
     def sample(
-        self, samples: int, n: int | tuple[int, int], *, alphabet: int, generator: torch.Generator | None = None
+        self, samples: int, n: int | Sequence[int], *, alphabet: int, generator: torch.Generator | None = None
     ) -> SetData:
         """``samples`` sets of ``n`` numbers (or of sizes uniform in ``n = (least, most)``) with their labels.
 
@@ -83,7 +83,7 @@ TASKS = {
 
 
 def splits(
-    task: Task, sizes: dict[str, int], n: int | tuple[int, int], *, alphabet: int, seed: int
+    task: Task, sizes: dict[str, int], n: int | Sequence[int], *, alphabet: int, seed: int
 ) -> dict[str, SetData]:
     """Independent sets of each name in ``sizes``; a split depends on its name, size and ``seed``, not on the others.
 

@@ -180,7 +180,6 @@ class Numbers:
         self.tests = [({"length": length}, self._drawn(tested, length)["test"]) for length in lengths]
 
     def _drawn(self, sizes: dict[str, int], n: Any) -> dict[str, SetData]:
-        n = n if isinstance(n, int) else tuple(n)
         return splits(self.task, sizes, n, alphabet=self.trial.setting["alphabet"], seed=self.trial.seed)
 
     def _prepared(self, data: SetData) -> SetData:

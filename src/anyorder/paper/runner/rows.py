@@ -44,14 +44,15 @@ def read_rows(path: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            wrong = _what_is_wrong(row) or _other_figures(row, seen)
+            wrong = _what_is_wrong(row)
+            if not wrong and seen.setdefault(_identity(row), row) != row:
+                wrong = "has other figures of the trial and setting of an earlier line"
         except ValueError as error:
             if number == len(lines) and line.startswith(b"{"):  # no newline follows: it was cut off
                 continue
             wrong = f"is not JSON ({error})"
         if wrong:
             raise InputError(f"{path}, line {number} {wrong}; mend or remove that line")
-        seen.setdefault(_identity(row), row)
     rows_of = Counter(row["trial"] for row in seen.values())
     return [row for row in seen.values() if rows_of[row["trial"]] >= row["trial_rows"]]
 
@@ -73,11 +74,6 @@ def _what_is_wrong(row: Any) -> str:
             if not is_number(value):
                 return f"is not a row of a trial: {key!r} of its {part} must be a number; found {value!r}"
     return ""
-
-
-def _other_figures(row: Row, seen: dict[tuple[str, str], Row]) -> str:
-    same = seen.get(_identity(row), row) == row
-    return "" if same else "has other figures of the trial and setting of an earlier line"
 
 
 def _identity(row: Row) -> tuple[str, str]:
