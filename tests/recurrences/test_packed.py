@@ -19,8 +19,7 @@ class Kind:
         self.module, self.layer, self.gates, self.leaves = module, layer, gates, leaves
 
     def scan(self, rows, first, weights):
-        outputs = self.module.scan(rows, SIZES, first if self.leaves > 1 else first[0], weights)
-        return list(outputs[: self.leaves]), list(outputs[self.leaves :])
+        return packed.scan(self.module, rows, SIZES, first, weights)
 
     def by_cell(self, rows, first, weights):
         """The same pass, a cell and a step at a time."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, checked_batch, whole_number
-from anyorder.recurrences.trajectory import Layout, State, Trajectory, joined, tree_leaves, tree_map
+from anyorder.recurrences.trajectory import Layout, Rows, State, Trajectory, concatenated, tree_leaves, tree_map
 
 _SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
 _CELLS = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)
@@ -49,13 +49,9 @@ class Recurrence(nn.Module, ABC):
         if self._start_call is not None:
             return require_state("start(batch_size)", self._start_call(batch_size), batch_size, self._form(batch_size))
         if self._start_names is None:
-            return self._zeros(batch_size)
-
-        def expand(name: str) -> Tensor:
-            leaf = getattr(self, name)
-            return leaf.expand(batch_size, *leaf.shape[1:])
-
-        return tree_map(expand, self._start_names)
+            return self._form(batch_size)
+        leaves = tree_map(lambda name: getattr(self, name), self._start_names)
+        return tree_map(lambda leaf: leaf.expand(batch_size, *leaf.shape[1:]), leaves)
 
     @abstractmethod
     def step(self, element: Tensor, state: State) -> State:
@@ -93,7 +89,7 @@ class Recurrence(nn.Module, ABC):
         ``dropout=False`` switches the module's own off; None follows train mode. ``last_alone`` says that only the
         last state will be read, which some recurrences compute faster.
         """
-        self.check_elements(elements)
+        elements = self._readable(elements)
         dropout = self.training if dropout is None else dropout
         start = self.start(elements.shape[0]) if state is None else state
         layout = Layout(elements, lengths)
@@ -115,15 +111,13 @@ class Recurrence(nn.Module, ABC):
         """What a torch module returns in a ``state``: h of the top layer; of an own step the state itself."""
         return state
 
-    def check_elements(self, elements: Tensor) -> None:
-        """Refuse ``elements [B, T, D]`` of a width or dtype that the step cannot read."""
+    def _readable(self, elements: Tensor) -> Tensor:
+        """``elements [B, T, D]`` in the dtype of the scan; those that the step cannot read are refused."""
+        return elements
 
     def _form(self, batch_size: int) -> State | None:
-        """A state of the form that all have; None if only the step knows it."""
+        """A state of the form that all have, the start if none was given; None if only the step knows the form."""
         return None if self._start_call is not None else self.start(batch_size)
-
-    def _zeros(self, batch_size: int) -> State:
-        """The start state of a recurrence that was given none."""
 
     @abstractmethod
     def _run(
@@ -149,10 +143,9 @@ class StepRecurrence(Recurrence):
             return self._checked(element, state)
 
     def _checked(self, element: Tensor, state: State) -> State:
-        compiling = torch.compiler.is_compiling()
-        before = [] if compiling else _versions(element, state)
+        before = _versions(element, state)
         new = self._step(element, tree_map(lambda leaf: leaf, state))  # a dict or list that the step may change
-        if not compiling and before != _versions(element, state):
+        if before != _versions(element, state):
             raise InputError(
                 "step must not write into its element or state, which the trajectory keeps; make new tensors, "
                 "e.g. state + element in place of state += element"
@@ -165,24 +158,11 @@ class StepRecurrence(Recurrence):
         self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
     ) -> tuple[State, Select, bool]:
         dropout = dropout and any(m.training for m in self._may_drop)
-        step = self._checked if dropout else self.step
         watched = dropout and not torch.compiler.is_compiling()
         randomness = _randomness(rows.device) if watched else None
-        state = layout.sort(start)
-        steps: list[State] = []
-        finished: list[State] = []  # states of sets that have ended, longest last
-        running = layout.batch
-        for size, element in zip(layout.sizes, rows.split(layout.sizes), strict=True):
-            if size < running:
-                finished.append(tree_map(lambda leaf, size=size: leaf[size:], state))
-                state = tree_map(lambda leaf, size=size: leaf[:size], state)
-                running = size
-            state = step(element, state)
-            steps.append(state)
-        parts = [state, *reversed(finished)]
-        last = state if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        steps, last = layout.steps(self._checked if dropout else self.step, rows, start)
         dropped = dropout if randomness is None else not torch.equal(randomness, _randomness(rows.device))
-        return layout.unsort(last), joined(steps).select, dropped
+        return last, Rows(lambda: concatenated(steps)).select, dropped
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
@@ -260,6 +240,8 @@ def shapes(state: State) -> Any:
 
 def _versions(element: Tensor, state: State) -> list[int]:
     """How often each tensor was written to; of tensors of inference mode torch keeps no count."""
+    if torch.compiler.is_compiling():
+        return []
     return [leaf._version for leaf in (element, *tree_leaves(state)) if not leaf.is_inference()]
 
 

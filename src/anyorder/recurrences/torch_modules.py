@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,16 +12,10 @@ from torch import Tensor, nn
 from anyorder.checks import InputError, InputTypeError
 from anyorder.recurrences.base import Recurrence, Select, require_state
 from anyorder.recurrences.kernels import gru, lstm
-from anyorder.recurrences.kernels.scan import applies
-from anyorder.recurrences.trajectory import Layout, Rows, State, Trajectory, joined, tree_leaves, tree_map
+from anyorder.recurrences.kernels.scan import applies, scan
+from anyorder.recurrences.trajectory import Layout, Rows, State, concatenated, tree_leaves, tree_map
 
-# torch's functions that read a whole layer, and that make one step
-_FUNCTIONS: dict[str, tuple[Any, Any]] = {
-    "GRU": (torch.gru, torch.gru_cell),
-    "LSTM": (torch.lstm, torch.lstm_cell),
-    "relu": (torch.rnn_relu, torch.rnn_relu_cell),
-    "tanh": (torch.rnn_tanh, torch.rnn_tanh_cell),
-}
+_OWN = {torch.gru: gru, torch.lstm: lstm}  # torch's kernels that ours stand in for
 
 
 class NativeRecurrence(Recurrence):
@@ -33,16 +27,13 @@ class NativeRecurrence(Recurrence):
     def __init__(self, module: nn.RNNBase | nn.RNNCellBase, start: Any) -> None:
         super().__init__(start)
         self.module = module
+        self.batch_first = getattr(module, "batch_first", True)
         self._layers = getattr(module, "num_layers", 1)
         self.is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
-        name = "LSTM" if self.is_lstm else getattr(module, "nonlinearity", "GRU")
-        self._kernel, self._cell = _FUNCTIONS[name]
+        name = f"rnn_{module.nonlinearity}" if hasattr(module, "nonlinearity") else "lstm" if self.is_lstm else "gru"
+        self._kernel, self._cell = getattr(torch, name), getattr(torch, f"{name}_cell")  # of a layer, of a step
         if self._start_names is not None:
-            require_state("start", self.start(1), 1, self._zeros(1))
-
-    @property
-    def batch_first(self) -> bool:  # type: ignore[override]
-        return getattr(self.module, "batch_first", True)
+            require_state("start", self.start(1), 1, self._form(1))
 
     def output(self, state: State) -> State:
         h = state[0] if self.is_lstm else state
@@ -50,21 +41,17 @@ class NativeRecurrence(Recurrence):
 
     def weights(self, layer: int) -> list[Tensor]:
         """w_ih, w_hh, then b_ih and b_hh if the module has biases."""
-        names = ["weight_ih", "weight_hh"]
-        if self.module.bias:
-            names += ["bias_ih", "bias_hh"]
-        suffix = "" if isinstance(self.module, nn.RNNCellBase) else f"_l{layer}"
-        return [getattr(self.module, name + suffix) for name in names]
+        cell = self.module
+        if isinstance(cell, nn.RNNBase):
+            return list(cell.all_weights[layer])
+        return [w for w in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) if w is not None]
 
-    def _zeros(self, batch_size: int) -> State:
+    def _form(self, batch_size: int) -> State:
         axes = (batch_size,) if self._layers == 1 else (batch_size, self._layers)
         zeros = self.weights(0)[0].new_zeros(*axes, self.module.hidden_size)
         return (zeros, zeros.clone()) if self.is_lstm else zeros
 
-    def _form(self, batch_size: int) -> State:
-        return self._zeros(batch_size)
-
-    def check_elements(self, elements: Tensor) -> None:
+    def _readable(self, elements: Tensor) -> Tensor:
         width, dtype = self.module.input_size, self.weights(0)[0].dtype
         autocast = torch.is_autocast_enabled(elements.device.type) and elements.is_floating_point()
         readable = autocast or elements.dtype == dtype
@@ -74,12 +61,7 @@ class NativeRecurrence(Recurrence):
                 f"elements must have {width} features (input_size) of {dtype}, the dtype of the weights; "
                 f"got {elements.shape[2]} of {elements.dtype}"
             )
-
-    def scan_encoded(self, elements: Tensor, lengths: Tensor | None = None, **options: Any) -> Trajectory:
-        self.check_elements(elements)
-        if applies(elements):  # our kernels keep the precision of the weights, also under autocast
-            elements = elements.to(self.weights(0)[0].dtype)
-        return super().scan_encoded(elements, lengths, **options)
+        return elements.to(dtype) if applies(elements) else elements  # our kernels keep it, also under autocast
 
     def step(self, element: Tensor, state: State) -> State:
         new = []
@@ -105,56 +87,37 @@ class NativeRecurrence(Recurrence):
         for layer in range(self._layers):
             if layer and dropped:
                 rows = F.dropout(rows, rate, training=True)
-            first, weights = layout.sort(self.of_layer(start, layer)), self.weights(layer)
-            rows, last, states = self._run_layer(rows, layout, first, weights, last_alone)
-            lasts.append(layout.unsort(last))
+            rows, last, states = self._run_layer(rows, layout, self.of_layer(start, layer), layer, last_alone)
+            lasts.append(last)
             kept.append(states)
         return self._stack(lasts), lambda row: self._stack([states.select(row) for states in kept]), dropped
 
     def _run_layer(
-        self, rows: Tensor, layout: Layout, first: State, weights: list[Tensor], last_alone: bool
+        self, rows: Tensor, layout: Layout, start: State, layer: int, last_alone: bool
     ) -> tuple[Tensor, State, Rows]:
         """One layer: its outputs as rows, the last state of each set, and the states that it passed."""
-        own = applies(rows)
-        if own and self._kernel is torch.gru:
-            outputs, last = gru.scan(rows, layout.sizes, first, weights)
-            return outputs, last, joined([outputs])
-        if own and self.is_lstm and (layout.ragged or not last_alone):  # otherwise torch is faster
-            outputs, cells, *ends = lstm.scan(rows, layout.sizes, first, weights)
-            return outputs, tuple(ends), joined([(outputs, cells)])
-        outputs, last = self._run_torch(rows, layout, first, weights)
-        if self.is_lstm:  # torch's kernel returns only the last c
-            return outputs, last, Rows(lambda: self._step_by_step(rows, layout, first, weights), outputs)
-        return outputs, last, joined([outputs])
+        weights, parts = self.weights(layer), []
+        torch_is_faster = self.is_lstm and last_alone and not layout.ragged
+        if self._kernel in _OWN and applies(rows) and not torch_is_faster:
+            first = tree_leaves(layout.sort(start))
+            passed, ends = scan(_OWN[self._kernel], rows, layout.sizes, first, weights)
+            return passed[0], layout.unsort(self._state(ends)), Rows(lambda: self._state(passed))
 
-    def _step_by_step(self, rows: Tensor, layout: Layout, state: State, weights: list[Tensor]) -> State:
-        """The states of an LSTM layer after each row, by single steps."""
-        steps = []
-        for element in rows.split(layout.sizes):
-            h, c = state
-            state = self._cell(element, (h[: len(element)], c[: len(element)]), *weights)
-            steps.append(state)
-        return tree_map(lambda *leaves: torch.cat(leaves), *steps)
-
-    def _run_torch(self, rows: Tensor, layout: Layout, first: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """Run torch's dense kernel over each stretch of steps in which no set ends.
-
-        On a CPU the packed kernel's backward is quadratic in the number of steps; this one is linear.
-        """
-        segments = [(size, len(list(steps))) for size, steps in groupby(layout.sizes)]
-        state, outputs, finished = tree_leaves(first), [], []
-        for (size, steps), part in zip(segments, rows.split([n * t for n, t in segments]), strict=True):
-            if size < len(state[0]):
-                finished.append([leaf[size:] for leaf in state])
-                state = [leaf[:size] for leaf in state]
-            hidden = [leaf.unsqueeze(0).contiguous() for leaf in state]
+        def read(elements: Tensor, state: State) -> State:
+            state = tree_map(lambda leaf: leaf.unsqueeze(0).contiguous(), state)
             flags = (self.module.bias, 1, 0.0, torch.is_grad_enabled(), False, False)
-            output, *ends = self._kernel(
-                part.reshape(steps, size, -1), hidden if self.is_lstm else hidden[0], weights, *flags
-            )
-            state = [end.squeeze(0) for end in ends]
-            outputs.append(output.reshape(steps * size, -1))
-        if finished:
-            state = [torch.cat(leaves) for leaves in zip(state, *reversed(finished), strict=True)]
-        rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return rows, tuple(state) if self.is_lstm else state[0]
+            output, *ends = self._kernel(elements, state, weights, *flags)
+            parts.append(output.flatten(0, 1))
+            return self._state([end.squeeze(0) for end in ends])
+
+        def step(element: Tensor, state: State) -> State:
+            return self._cell(element, state, *weights)
+
+        last = layout.run(read, rows, start)
+        outputs = concatenated(parts)
+        if self.is_lstm:  # torch's kernel returns only the last c
+            return outputs, last, Rows(lambda: concatenated(layout.steps(step, rows, start)[0]))
+        return outputs, last, Rows(lambda: outputs)
+
+    def _state(self, leaves: Sequence[Tensor]) -> State:
+        return tuple(leaves) if self.is_lstm else leaves[0]

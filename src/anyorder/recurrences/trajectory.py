@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,26 +79,23 @@ class Trajectory:
     def states(self) -> State:
         """All states, with an axis 1 of length T + 1. Index 0 is the start; after the end the last state repeats."""
         batch, longest = self.elements.shape[:2]
-        every = torch.arange(longest + 1, device=self.elements.device)
-        return self.at(every.expand(batch, longest + 1))
+        return self.at(torch.arange(longest + 1).expand(batch, -1))
 
     def at(self, index: Tensor) -> State:
         """States after ``index`` elements: ``[B]`` or ``[B, P]`` whole numbers give ``[B, …]`` or ``[B, P, …]``."""
         batch, longest = self.elements.shape[:2]
-        index = torch.as_tensor(index, device=self.elements.device)
-        whole = not index.is_floating_point() and index.dtype != torch.bool
-        index = index.long()
-        fits = whole and index.dim() in (1, 2) and len(index) == batch
+        given = torch.as_tensor(index, device=self.elements.device)
+        fits = given.dim() in (1, 2) and len(given) == batch
+        fits = fits and not given.is_floating_point() and given.dtype != torch.bool
+        index = given.long()
         if fits and not torch.compiler.is_compiling():
             fits = bool(((index >= 0) & (index <= longest)).all())
         if not fits:
             raise InputError(
                 f"index must be whole numbers from 0 to T = {longest} of shape [{batch}] or [{batch}, P]; got {index}"
             )
-        rows = torch.arange(batch, device=index.device)
-        if index.dim() == 2:
-            rows = rows.repeat_interleave(index.shape[1])
-        states = self.rows(rows, index.reshape(-1))
+        sample = torch.arange(batch, device=index.device).repeat_interleave(index[0].numel())
+        states = self.rows(sample, index.flatten())
         return tree_map(lambda leaf: leaf.reshape(index.shape + leaf.shape[1:]), states)
 
     def rows(self, sample: Tensor, count: Tensor) -> State:
@@ -155,6 +153,31 @@ class Layout:
         time, place = taken.nonzero(as_tuple=True)
         return elements[self.order[place], time]
 
+    def run(self, read: Callable[[Tensor, State], State], rows: Tensor, start: State) -> State:
+        """The last state of each set; ``read(elements [steps, sets, D], state)`` takes the steps until a set ends."""
+        # torch's kernel for packed rows would do, but on a CPU its backward pass is quadratic in the number of steps
+        parts = [(size, len(list(steps))) for size, steps in groupby(self.sizes)]
+        state, running, finished = self.sort(start), self.batch, []  # finished: the longest last
+        for (size, steps), part in zip(parts, rows.split([size * steps for size, steps in parts]), strict=True):
+            if size < running:
+                finished.append(tree_map(lambda leaf, size=size: leaf[size:], state))
+                state = tree_map(lambda leaf, size=size: leaf[:size], state)
+            running, state = size, read(part.reshape(steps, size, -1), state)
+        return self.unsort(concatenated([state, *reversed(finished)]))
+
+    def steps(self, step: Callable[[Tensor, State], State], rows: Tensor, start: State) -> tuple[list[State], State]:
+        """The states after each step, and the last state of each set."""
+        passed: list[State] = []
+
+        def read(elements: Tensor, state: State) -> State:
+            for element in elements:
+                state = step(element, state)
+                passed.append(state)
+            return state
+
+        last = self.run(read, rows, start)
+        return passed, last
+
     def sort(self, state: State) -> State:
         """A state of the batch with the longest set first."""
         return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
@@ -165,32 +188,20 @@ class Layout:
 
 
 class Rows:
-    """States as rows that are made when first read, and then kept.
+    """States as rows that are made when first read, with the scan's own gradients, and then kept."""
 
-    Rows that were made without gradients are not kept if the scan has a graph, so that a later reader gets one.
-    """
-
-    def __init__(self, make: Callable[[], State], source: State) -> None:
-        self._make, self._source = make, source
+    def __init__(self, make: Callable[[], State]) -> None:
+        self._make, self._recorded = make, torch.is_grad_enabled()
         self._kept: State = None
 
     def select(self, row: Tensor) -> State:
         """The states in these rows, as a state of batch R."""
-        return tree_map(lambda leaf: leaf.index_select(0, row), self._all())
-
-    def _all(self) -> State:
-        if self._kept is not None:
-            return self._kept
-        has_graph = any(leaf.requires_grad for leaf in tree_leaves(self._source))
-        with torch.set_grad_enabled(has_graph and torch.is_grad_enabled()):
-            rows = self._make()
-        if torch.is_grad_enabled() or not (has_graph or torch.is_inference_mode_enabled()):
-            self._kept = rows
-        return rows
+        if self._kept is None:
+            with torch.inference_mode(False), torch.set_grad_enabled(self._recorded):
+                self._kept = self._make()
+        return tree_map(lambda leaf: leaf.index_select(0, row), self._kept)
 
 
-def joined(steps: list[State]) -> Rows:
-    """The states of successive steps as rows."""
-    if len(steps) == 1:
-        return Rows(lambda: steps[0], steps[0])
-    return Rows(lambda: tree_map(lambda *rows: torch.cat(rows), *steps), steps[-1])
+def concatenated(parts: list[State]) -> State:
+    """Batches of states, one behind the other."""
+    return parts[0] if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
