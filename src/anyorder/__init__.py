@@ -33,13 +33,7 @@ _PUBLIC = {
     "estimators.tables": ["read_table"],
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
-_MODULES = {
-    "known": "recurrences.known",
-    "orderings": "data.orderings",
-    "pyg": "pyg",
-    "testing": "testing",
-}
-
+_MODULES = {"known": "recurrences.known", "orderings": "data.orderings", "pyg": "pyg", "testing": "testing"}
 _EXTRAS = {"training": "train", "audits": "audit", "estimators": "tables", "pyg": "peers"}  # other packages need none
 
 __all__ = sorted([*_MODULE_OF, *_MODULES, "checks", "__version__"])

@@ -99,8 +99,7 @@ def checked_batch(
 ) -> tuple[Tensor, Tensor | None]:
     """A checked batch as ``elements [B, T, D]`` and ``lengths [B]``; ``batch_first=False`` reads ``[T, B, D]``."""
     elements = checked_elements(elements, name, batch_first)
-    if not batch_first:
-        elements = elements.transpose(0, 1)
+    elements = elements if batch_first else elements.transpose(0, 1)
     lengths = checked_lengths(lengths, elements)
     require_finite(elements, lengths, name)
     return elements, lengths
@@ -119,7 +118,7 @@ def checked_elements(elements: Any, name: str = "elements", batch_first: bool = 
     raise kind(f"{name} must be a tensor {axes} with at least one set and one feature; got {got}")
 
 
-def checked_lengths(lengths: Any, elements: Tensor, name: str = "lengths") -> Tensor | None:
+def checked_lengths(lengths: Any, elements: Tensor) -> Tensor | None:
     """``lengths`` as int64 on the elements' device, each from 0 to T; None means all T."""
     import torch
 
@@ -130,12 +129,11 @@ def checked_lengths(lengths: Any, elements: Tensor, name: str = "lengths") -> Te
     whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
     fits = whole and lengths.shape == (batch,)
     if fits and not torch.compiler.is_compiling():
-        low, high = torch.stack([lengths.min(), lengths.max()]).tolist()
-        fits = low >= 0 and high <= longest
+        fits = bool(((lengths >= 0) & (lengths.long() <= longest)).all())
     if not fits:
         got = f"{lengths.flatten()[:8].tolist()} of shape {list(lengths.shape)}"
         kind = InputError if whole else InputTypeError
-        raise kind(f"{name} must be {batch} whole numbers from 0 to T = {longest}, one per set; got {got}")
+        raise kind(f"lengths must be {batch} whole numbers from 0 to T = {longest}, one per set; got {got}")
     return lengths.to(device=elements.device, dtype=torch.int64)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anyorder.checks import InputError, InputTypeError, whole_number
@@ -88,7 +89,7 @@ class SetData:
         """The sets at ``index``: whole numbers (negative ones count from the end) or a mask."""
         index = self._positions(index)
         lengths = self.lengths[index]
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        offsets = F.pad(lengths.cumsum(0), (1, 0))
         rows = torch.repeat_interleave(self.offsets[index] - offsets[:-1], lengths)
         rows += torch.arange(len(rows), device=rows.device)
         targets, weights = (None if v is None else v[index] for v in (self.targets, self.weights))
@@ -100,20 +101,12 @@ class SetData:
         ``lengths`` is None when these sets are all of one size.
         """
         index = self._positions(index)
-        features = self.elements.shape[1]
-        if self.common_length is not None:
-            block = self.elements.view(len(self), self.common_length, features)
-            return block.index_select(0, index), None
         lengths = self.lengths[index]
-        shortest, longest = (int(v) for v in lengths.aminmax())
-        position = torch.arange(longest, device=lengths.device)
-        rows = self.offsets[index][:, None] + position
-        if shortest == longest:
-            return self.elements.index_select(0, rows.flatten()).view(len(index), longest, features), None
+        position = torch.arange(int(lengths.max()), device=lengths.device)
         padding = position >= lengths[:, None]
-        rows = rows.masked_fill_(padding, 0)
-        elements = self.elements.index_select(0, rows.flatten()).view(len(index), longest, features)
-        return elements.masked_fill_(padding[:, :, None], value), lengths
+        rows = (self.offsets[index][:, None] + position).masked_fill_(padding, 0)
+        elements = self.elements.index_select(0, rows.flatten()).view(*rows.shape, self.elements.shape[1])
+        return (elements.masked_fill_(padding[:, :, None], value), lengths) if padding.any() else (elements, None)
 
     def to(self, device: torch.device | str) -> SetData:
         """The same sets on another device."""
@@ -157,7 +150,7 @@ def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> t
         )
     batch = batch.long()
     lengths = torch.bincount(batch, minlength=size or 1)
-    data = SetData(x[batch.argsort(stable=True)], torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+    data = SetData(x[batch.argsort(stable=True)], F.pad(lengths.cumsum(0), (1, 0)))
     return data.batch(torch.arange(len(data)))[0], lengths
 
 
@@ -169,11 +162,9 @@ def filled(elements: Tensor, lengths: Tensor | None) -> Tensor:
     """
     if lengths is None or elements.shape[1] == 0:
         return elements
-    first = elements[:, 0]
-    other = torch.where(lengths.max() > 0, first[lengths.argmax()], torch.zeros_like(first[0]))
-    first = torch.where(lengths[:, None] > 0, first, other)
     inside = torch.arange(elements.shape[1], device=elements.device) < lengths[:, None]
-    return torch.where(inside[:, :, None], elements, first[:, None])
+    first = torch.where(lengths[:, None] > 0, elements[:, 0], elements[lengths.argmax(), 0])
+    return torch.where(inside[:, :, None], elements, torch.where(lengths.max() > 0, first, 0)[:, None])
 
 
 def _with_features(name: str, array: Tensor, axes: int) -> Tensor:
