@@ -13,23 +13,18 @@ from benchmarks.timing import entry, medians
 import anyorder as ao
 
 ROOT = Path(__file__).parents[2]
-# models and compactness: tests/test_model_benchmarks.py
-QUICK = ["core", "precision", "growth", "real", "loop", "scale"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", QUICK)
-def test_a_quick_run_gives_well_formed_entries(part: str) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_a_quick_run_gives_well_formed_entries_and_touches_no_page(part: str) -> None:
+    before = {p: p.stat().st_mtime_ns for p in (ROOT / "docs").rglob("*") if p.is_file()}
     for name, measured in importlib.import_module(f"benchmarks.{part}").run(quick=True).items():
         assert set(measured) == {"value", "goal", "better", "met", "what", "machine"}, name
         assert measured["better"] in {"lower", "higher"}
         assert (measured["met"] is None) == (measured["goal"] is None)
-
-
-def test_every_part_can_be_run() -> None:
-    assert set(PARTS) == {*QUICK, "models", "compactness"}
-    for part in PARTS:
-        assert callable(importlib.import_module(f"benchmarks.{part}").run)
+        json.dumps(measured)
+    assert {p: p.stat().st_mtime_ns for p in (ROOT / "docs").rglob("*") if p.is_file()} == before
 
 
 def test_an_unknown_part_is_refused(capsys) -> None:
@@ -51,22 +46,9 @@ def test_goals_are_judged_by_what_is_better() -> None:
 
 def test_the_kept_results_hold_every_figure_the_documentation_names() -> None:
     kept = json.loads(RESULTS.read_text())
-    required = {
-        "sire_prefix_over_plain_1",
-        "sire_prefix_over_plain_8",
-        "sire_prefix_over_plain_n1000",
-        "sire_subset_over_plain",
-        "authors_way_over_sire",
-        "scan_over_nn_gru",
-        "lstm_scan_over_nn_lstm",
-        "flush_denormals_speedup",
-        "loop_over_bare_loop",
-        "tbptt_memory_5000_over_1000",
-        "two_workers_over_one",
-    }
     named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs" / "cost.md").read_text())
-    for name in [*required, *named]:
-        assert name in kept, name
+    assert len(named) >= 10
+    assert set(named) <= set(kept)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,6 @@ def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.stdout.strip(), "an example shows something"
 
 
-def test_own_loop_stays_short() -> None:
-    assert len((ROOT / "examples" / "own_loop.py").read_text().splitlines()) < 30
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):

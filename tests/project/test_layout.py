@@ -98,11 +98,6 @@ def test_every_public_name_loads_and_says_what_it_is(name: str) -> None:
     assert getattr(ao, name).__doc__, f"anyorder.{name} has no docstring"
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="SIER"):
-        ao.SIER  # noqa: B018
-
-
 def test_downloads_and_unfinished_runs_share_one_home(monkeypatch, tmp_path) -> None:
     assert home().name.startswith("anyorder-tests-"), "the tests have a home of their own"
     monkeypatch.setenv("HOME", str(tmp_path))
