@@ -11,7 +11,6 @@ import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import inf, isfinite
-from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line checks its flags before torch is imported
@@ -58,10 +57,10 @@ def real_number(
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise InputTypeError(f"{name} must be a number; got {value!r}")
     number = float(value)
-    bounds = {"at least": (ge, at_least), "above": (gt, above), "at most": (le, at_most), "below": (lt, below)}
-    broken = [f"{rule} {bound}" for rule, (holds, bound) in bounds.items() if not holds(number, bound)]
-    if broken or not isfinite(number):
-        raise InputError(f"{name} must be {broken[0] if isfinite(number) else 'finite'}; got {number}")
+    if not (isfinite(number) and at_least <= number <= at_most and above < number < below):
+        bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
+        rules = [f"{rule} {bound}" for rule, bound in bounds.items() if isfinite(bound)]
+        raise InputError(f"{name} must be {' and '.join(['finite', *rules])}; got {number}")
     return number
 
 

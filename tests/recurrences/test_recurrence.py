@@ -69,6 +69,8 @@ def test_a_zero_length_ends_where_it_starts() -> None:
     t = r.scan(torch.full((2, 3, 2), float("nan"), dtype=torch.float64), torch.tensor([0, 0]))
     torch.testing.assert_close(t.last, r.start(2))
     assert r.scan(torch.zeros(2, 0, 2, dtype=torch.float64)).states.shape == (2, 1, 4)
+    fewer_elements_than_sets = r.scan(torch.zeros(3, 4, 2, dtype=torch.float64), torch.tensor([0, 1, 0])).states
+    torch.testing.assert_close(fewer_elements_than_sets[[0, 2], -1], r.start(2))
 
 
 def test_at_takes_one_or_several_counts_a_sample() -> None:
@@ -144,6 +146,9 @@ def test_dropout_is_off_where_the_wrapped_module_is_in_eval_mode() -> None:
     assert torch.equal(r.scan(elements).last, r.scan(elements).last)
     gru.train()
     assert not r.scan(elements).repeatable
+    with pytest.warns(UserWarning, match="dropout"):
+        one_layer = nn.GRU(2, 8, dropout=0.5, batch_first=True)  # has no layers to drop between
+    assert ao.recurrence(one_layer).scan(elements).repeatable
 
 
 def test_it_owns_what_it_wraps() -> None:
@@ -175,10 +180,16 @@ def counted(cell: nn.Module) -> nn.Module:
     return cell
 
 
+def replaced(cell: nn.Module) -> nn.Module:
+    cell.forward = lambda element, state, forward=cell.forward: forward(element, state) + 1
+    return cell
+
+
 @pytest.mark.parametrize(
     "cell",
     [
         NormedCell(2, 4),
+        replaced(nn.GRUCell(2, 4)),
         counted(nn.GRUCell(2, 4)),
         counted(nn.LSTMCell(2, 4)),
         nn.utils.spectral_norm(nn.GRUCell(2, 4), "weight_hh").eval(),

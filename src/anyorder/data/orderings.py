@@ -7,24 +7,19 @@ generator state therefore gives the same draw wherever the data lives.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from anyorder.checks import InputError
 
 
-def random_below(bound: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def random_below(bound: Tensor, generator: Generator | None = None) -> Tensor:
     """One uniform whole number from {0, …, bound − 1} for each entry of ``bound`` (int64, at least 1)."""
     uniform = _uniform(bound.shape, bound.device, generator)
     return torch.minimum((uniform * bound).to(torch.int64), bound - 1)
 
 
 def random_orderings(
-    lengths: Tensor,
-    longest: int,
-    draws: int = 1,
-    generator: torch.Generator | None = None,
-    *,
-    within: int | None = None,
+    lengths: Tensor, longest: int, draws: int = 1, generator: Generator | None = None, *, within: int | None = None
 ) -> Tensor:
     """Uniform orderings of each set's own elements: index ``[B, draws, longest]``.
 
@@ -52,7 +47,7 @@ def reorder(elements: Tensor, index: Tensor) -> Tensor:
     return elements.gather(1, index[:, :, None].expand(-1, -1, elements.shape[2]))
 
 
-def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def random_partners(lengths: Tensor, sample: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
     """For each entry of ``sample [R]``, an element of another set: (other set ``[R]``, position ``[R]``).
 
     The other set is uniform among those that are not empty, its element uniform within it.
@@ -66,7 +61,7 @@ def random_partners(lengths: Tensor, sample: Tensor, generator: torch.Generator 
     return other, random_below(lengths[other], generator)
 
 
-def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+def _uniform(shape: tuple[int, ...], device: torch.device, generator: Generator | None) -> Tensor:
     source = device if generator is None else generator.device
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # half precision misses most numbers
     return torch.rand(shape, generator=generator, device=source, dtype=dtype).to(device)

@@ -69,7 +69,7 @@ class SetData:
             elements = block.flatten(0, 1)
             offsets = torch.arange(len(block) + 1, device=block.device) * block.shape[1]
         y, weights = (None if v is None else _numbers(name, v) for name, v in (("targets", y), ("weights", weights)))
-        return cls(elements if dtype is None else elements.to(dtype), offsets, y, weights)
+        return cls(elements.to(dtype or elements.dtype), offsets, y, weights)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -101,6 +101,8 @@ class SetData:
         ``lengths`` is None when these sets are all of one size.
         """
         index = self._positions(index)
+        if self.common_length is not None:  # nothing to pad
+            return self.elements.unflatten(0, (len(self), self.common_length)).index_select(0, index), None
         lengths = self.lengths[index]
         position = torch.arange(int(lengths.max()), device=lengths.device)
         padding = position >= lengths[:, None]
@@ -142,13 +144,12 @@ def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> t
     """
     size = None if batch_size is None else whole_number("batch_size", batch_size)
     fits = batch.shape == x.shape[:1] and not batch.is_floating_point() and batch.dtype != torch.bool
-    low, high = (int(v) for v in batch.aminmax()) if fits and len(batch) else (0, 0)
-    if not fits or low < 0 or (size is not None and high >= size):
+    batch = batch.long()
+    if not (fits and ((batch >= 0) & (batch < (size or 2**63 - 1))).all()):
         raise InputError(
             f"batch must hold the set of each of the {len(x)} rows of x, from 0 to batch_size - 1 (batch_size={size}); "
-            f"got {batch.dtype} of shape {list(batch.shape)} from {low} to {high}"
+            f"got {batch}"
         )
-    batch = batch.long()
     lengths = torch.bincount(batch, minlength=size or 1)
     data = SetData(x[batch.argsort(stable=True)], F.pad(lengths.cumsum(0), (1, 0)))
     return data.batch(torch.arange(len(data)))[0], lengths
