@@ -63,6 +63,7 @@ def make(name: str, dtype: torch.dtype = torch.float64) -> Recurrence:
     return RECURRENCES[name]().to(dtype)
 
 
+@torch.no_grad()
 def end(r: Recurrence, elements: Tensor, state: State | None = None) -> State:
     """The end state of one sample ``elements [n, D]``, step by step."""
     state = r.start(1) if state is None else state

@@ -46,9 +46,10 @@ def padded(sets: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     return ao.pad(sets, value=float("nan"))
 
 
-def assert_mean_of_draws(values: list[float], expected: float) -> None:
+@torch.no_grad()
+def assert_mean_of_draws(penalty, r, sets: list[torch.Tensor], expected: float, generator) -> None:
     """Within four standard errors; the generator is fixed, so this either holds or does not."""
-    drawn = torch.tensor(values, dtype=torch.float64)
+    drawn = torch.stack([penalty(r, *padded(sets), generator=generator) for _ in range(60)])
     error = drawn.std() / math.sqrt(len(drawn))
     assert abs(drawn.mean() - expected) <= 4 * error + 1e-12, (drawn.mean(), expected, error)
     assert error < 0.05 * expected
@@ -59,21 +60,14 @@ def assert_mean_of_draws(values: list[float], expected: float) -> None:
 def test_the_mean_of_many_draws_is_the_expectation_of_the_law(name: str, law: str, generator) -> None:
     penalty, expectation = LAWS[law]
     r, sets = make(name), samples()
-    elements, lengths = padded(sets)
-    with torch.no_grad():
-        expected = mean([expectation(r, x) for x in sets if len(x) >= 2])
-        values = [float(penalty(r, elements, lengths, generator=generator)) for _ in range(60)]
-    assert_mean_of_draws(values, expected)
+    expected = mean([expectation(r, x) for x in sets if len(x) >= 2])
+    assert_mean_of_draws(penalty, r, sets, expected, generator)
 
 
 def test_partners_from_the_batch_follow_their_law(generator) -> None:
     r, sets = make("gru"), samples()
-    elements, lengths = padded(sets)
     penalty = ao.SIRE(prefixes="given", partners="batch", pairs=200, relative=False)
-    with torch.no_grad():
-        expected = expected_batch_partners(r, sets)
-        values = [float(penalty(r, elements, lengths, generator=generator)) for _ in range(60)]
-    assert_mean_of_draws(values, expected)
+    assert_mean_of_draws(penalty, r, sets, expected_batch_partners(r, sets), generator)
 
 
 @pytest.mark.parametrize("law", [*EVERY, "relative-subset"])
@@ -225,7 +219,7 @@ def test_relative_divides_by_the_distance_between_samples() -> None:
     r, (elements, lengths) = make("lstm-2-layers"), ao.pad(samples([5, 3, 4, 2]))
     last = r.scan(elements, lengths).last
     ends = torch.cat([leaf.flatten(1) for leaf in tree_leaves(last)], 1)
-    between = mean([float((ends[i] - ends[j]).square().sum()) for i in range(4) for j in range(4) if i != j])
+    between = torch.pdist(ends.detach()).square().mean()
     for law in ("random", "given", "subset", "permutation"):
         plain, relative = (replace(EVERY[law], relative=chosen) for chosen in (False, True))
         values = [p(r, elements, lengths, generator=torch.Generator().manual_seed(4)) for p in (plain, relative)]
