@@ -18,9 +18,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import anyorder as ao
+import anyorder.paper.runner.arms  # registers the model "cnn"
 from anyorder.data.sets import SetData
 from anyorder.models import MODELS
-from anyorder.paper import peers as _peers  # noqa: F401  (registers the model "cnn")
 from anyorder.training.loop import TrainConfig
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
