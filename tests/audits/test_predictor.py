@@ -272,8 +272,8 @@ def test_a_predictor_that_writes_into_its_input_changes_nothing():
         (lambda e: np.array(["a"] * len(e)), "class_names"),
         (lambda e: e[:, 0] * 1j, "predict must return .*complex"),
         (lambda e: 1 / 0, "predict failed .*4 elements .ZeroDivisionError"),
-        (lambda e: np.where(e[:, -1] == 1, np.nan, e[:, -1]), r"finite .*set [0-9] in the order"),
-        (lambda e: e[:, 0] * np.inf, r"finite .*set 0 in the given order"),
+        (lambda e: np.where(e[:, -1] == 1, np.nan, e[:, -1]), r"finite .*set [0-9] .order: ."),
+        (lambda e: e[:, 0] * np.inf, "finite .*set 0 .order: given"),
         (3, "predict must be a function"),
     ],
 )

@@ -6,6 +6,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,8 @@ class Clock:
 
     def __init__(self, seconds: float | None = None, progress: bool | None = False) -> None:
         self.seconds, self.rows, self.cut = seconds, 0, list[str]()
-        self._begin, self._shown = time.monotonic(), 0.0
         self._show = sys.stderr.isatty() if progress is None else progress
-        self._phase, self._done, self._total = "", 0, 0
+        self._begin, self._shown, self._phase, self._end = time.monotonic(), 0.0, "", 0
 
     def elapsed(self) -> float:
         return time.monotonic() - self._begin
@@ -45,14 +45,14 @@ class Clock:
         return over
 
     def phase(self, name: str, total: int) -> None:
-        self._phase, self._done, self._total, self._shown = name, 0, total, -1.0
+        self._phase, self._end, self._shown = name, self.rows + total, -1.0
 
     def advance(self, rows: int) -> None:
         self.rows += rows
-        self._done += rows
-        if self._show and (self._done >= self._total or time.monotonic() > self._shown + 0.2):
+        if self._show and time.monotonic() > self._shown + 0.2:
             self._shown = time.monotonic()
-            print(f"\r\033[K{self._phase}: {self._done:,} of {self._total:,}", end="", file=sys.stderr, flush=True)
+            left = max(self._end - self.rows, 0)
+            print(f"\r\033[K{self._phase}: {left:,} to go", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._show:
@@ -80,70 +80,35 @@ class Predictor:
     ) -> None:
         if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
             predict = recurrence(predict)
-        self.listed = isinstance(elements, (list, tuple))
-        self.ragged = self.listed or lengths is not None
-        self._read_sets(elements, lengths, isinstance(predict, Recurrence) and not predict.batch_first)
-        self.fill = 0.0
-        self.batch_size, self.clock = batch_size, clock or Clock()
+        listed = isinstance(elements, (list, tuple))
+        self.ragged = listed or lengths is not None
+        self._numpy = not isinstance(elements[0] if listed and len(elements) else elements, Tensor)
+        self.width: int | None = None
+        if listed:
+            if lengths is not None:
+                raise InputError("lengths must be None when elements is a list: each array has its own length")
+            data = SetData.of(elements)
+            self.flat, sizes = data.elements, data.lengths
+        else:
+            time_first = isinstance(predict, Recurrence) and not predict.batch_first
+            block = torch.from_numpy(elements) if isinstance(elements, np.ndarray) else elements
+            block = checked_elements(block).detach()
+            block = block.transpose(0, 1) if time_first else block
+            self.width = block.shape[1]
+            known = checked_lengths(lengths, block)
+            sizes = block.new_full(block.shape[:1], self.width, dtype=torch.int64) if known is None else known
+            self.flat = block[torch.arange(self.width, device=block.device) < sizes[:, None]]
+        self.sizes = sizes.cpu().numpy()
+        self._starts = np.cumsum(self.sizes) - self.sizes
+        self.fill, self.batch_size, self.clock = 0.0, batch_size, clock or Clock()
         self.columns: int | None = None
         own = getattr(predict, "classes_", None)
         self.knows_classes = own is not None
         self.classes: list[Any] = list(class_names or []) if own is None else list(own)
-        self.returns_classes = False  # rather than scores
-        self._call, self._form = self._adapt(predict)
+        self._call, self._form = _adapted(predict, listed)
+        gives_scores = self._form != "list" or hasattr(predict, "predict_proba")
+        self.returns_classes = self.knows_classes and not gives_scores
         self.whole, self.threshold = False, 0.0
-
-    def _read_sets(self, elements: Any, lengths: Any, time_first: bool) -> None:
-        self.width: int | None = None
-        if self.listed:
-            if lengths is not None:
-                raise InputError("lengths must be None when elements is a list: each array has its own length")
-            data = SetData.of(elements)
-            flat, sizes = data.elements, data.lengths
-            numpy = not isinstance(elements[0], Tensor)
-        else:
-            numpy = isinstance(elements, np.ndarray)
-            block = checked_elements(torch.from_numpy(elements) if numpy else elements).detach()
-            block = block.transpose(0, 1) if time_first else block
-            count, self.width = block.shape[:2]
-            known = checked_lengths(lengths, block)
-            sizes = torch.full((count,), self.width) if known is None else known
-            inside = torch.arange(self.width, device=block.device) < sizes.to(block.device)[:, None]
-            flat = block.flatten(0, 1) if known is None else block[inside]
-        self.sizes = sizes.cpu().numpy()
-        flat = flat if len(flat) else flat.new_zeros(1, flat.shape[1])  # all sets are empty
-        self.flat = flat.numpy() if numpy else flat
-        self._starts = np.cumsum(self.sizes) - self.sizes
-
-    def _adapt(self, predict: Any) -> tuple[Callable[..., Any], str]:
-        """The call and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or a "list"."""
-        if isinstance(predict, Recurrence):
-
-            def last_state(elements: Any, lengths: Any) -> Tensor:
-                x, n = _tensors_for(predict, elements, lengths)
-                leaves = tree_leaves(predict.scan_encoded(x, n).last)
-                return torch.cat([leaf.flatten(1) for leaf in leaves], dim=1)
-
-            return last_state, "padded"
-        if isinstance(predict, nn.Module):
-            if _takes_lengths(_unwrapped(predict).forward):
-                return lambda x, n: predict(*_tensors_for(predict, x, n)), "padded"
-            return lambda x: predict(_tensors_for(predict, x)[0]), "exact"
-        if hasattr(predict, "predict_proba"):
-            return predict.predict_proba, "list"
-        if hasattr(predict, "predict"):
-            self.returns_classes = self.knows_classes
-            return predict.predict, "list"
-        if hasattr(predict, "run") and hasattr(predict, "get_inputs"):
-            return _onnx_call(predict)
-        if not callable(predict) or isinstance(predict, type):
-            raise InputTypeError(
-                "predict must be a function of (elements, lengths), a torch module, a recurrence, an estimator or an "
-                f"ONNX session; got {predict!r}"
-            )
-        if _takes_lengths(predict):
-            return predict, "padded"
-        return predict, "list" if self.listed else "exact"
 
     @property
     def takes_lengths(self) -> bool:
@@ -154,20 +119,15 @@ class Predictor:
         sizes = self.sizes[rows]
         width = self.width or max(int(sizes.max()), 1)
         places = np.tile(np.arange(width), (len(rows), 1))
-        if isinstance(orderings, np.ndarray):
-            places[:, : orderings.shape[1]] = orderings
-        elif orderings is not None:
-            for row, ordering in zip(places, orderings, strict=True):
-                row[: len(ordering)] = ordering
+        for row, ordering in zip(places, () if orderings is None else orderings, strict=False):
+            row[: len(ordering)] = ordering
         padding = np.arange(width) >= sizes[:, None]
         places += self._starts[rows][:, None]
-        places[padding] = 0
-        if isinstance(self.flat, np.ndarray):
-            copy = self.flat[places]
-            copy[padding] = self.fill
-            return copy
-        elements = self.flat[torch.from_numpy(places).to(self.flat.device)]
-        return elements.masked_fill_(torch.from_numpy(padding).to(self.flat.device)[:, :, None], self.fill)
+        places[padding] = -1
+        flat = self.flat if len(self.flat) else self.flat.new_zeros(1, self.flat.shape[1])  # all sets are empty
+        copy = flat[torch.from_numpy(places)]
+        copy[torch.from_numpy(padding)] = self.fill
+        return copy.numpy() if self._numpy else copy
 
     def __call__(self, rows: np.ndarray, orderings: Orderings = None) -> np.ndarray:
         """The outputs for these sets in these orderings, in one call of ``predict``."""
@@ -175,12 +135,8 @@ class Predictor:
             outputs = self._outputs(self.take(rows, orderings), self.sizes[rows])
         if not np.isfinite(outputs).all():
             row = int((~np.isfinite(outputs)).any(axis=1).argmax())
-            order = (
-                "the given order"
-                if orderings is None
-                else f"the order {orderings[row][: self.sizes[rows[row]]].tolist()}"
-            )
-            raise InputError(f"predict must return finite numbers; got others for set {rows[row]} in {order}")
+            order = "given" if orderings is None else orderings[row][: self.sizes[rows[row]]].tolist()
+            raise InputError(f"predict must return finite numbers; got others for set {rows[row]} (order: {order})")
         self.clock.advance(len(rows))
         return outputs
 
@@ -263,25 +219,51 @@ class Predictor:
 
     def truth(self, labels: Any, task: str) -> np.ndarray:
         """``labels`` as class numbers ``[N]`` or values ``[N, K]``."""
-        values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-        count = len(self.sizes)
-        values = values.reshape(len(values), -1) if values.ndim else values[None, None]
+        values = np.atleast_1d(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+        values = values.reshape(len(values), -1)
+        count, text = len(self.sizes), values.dtype.kind in "USO"
         if task == "regression":
             if values.shape != (count, self.columns) or not np.isfinite(values := values.astype(np.float64)).all():
                 raise InputError(f"labels must be finite numbers [{count}, {self.columns}]; got {list(values.shape)}")
             return values
-        text = values.dtype.kind in "USO"
-        own = self.columns == 1 and self.whole and not text  # predict returns class numbers itself
-        allowed = self.classes if self.knows_classes or text else list(range(max(self.columns or 0, 2)))
-        unknown = [] if own else [value for value in values.ravel().tolist() if value not in allowed]
-        if values.shape != (count, 1) or unknown:
-            got = f"got {unknown[:5]}" if unknown else f"got shape {list(values.shape)}"
-            raise InputError(f"labels must be {count} classes, one per set, out of {allowed[:9]}; {got}")
-        return (
-            values[:, 0].astype(np.int64)
-            if own
-            else np.array([allowed.index(value) for value in values[:, 0].tolist()])
+        if values.shape != (count, 1):
+            raise InputError(f"labels must be {count} classes, one per set; got shape {list(values.shape)}")
+        if self.columns == 1 and self.whole and not text:  # predict returns class numbers itself
+            return values[:, 0].astype(np.int64)
+        allowed = self.classes if self.knows_classes or text else range(max(self.columns or 0, 2))
+        numbers = {value: number for number, value in enumerate(allowed)}
+        if unknown := [value for value in values[:, 0].tolist() if value not in numbers]:
+            raise InputError(f"labels must be of the classes {list(allowed)[:9]}; got {unknown[:5]}")
+        return np.array([numbers[value] for value in values[:, 0].tolist()])
+
+
+def end_states(model: Any, elements: Any, lengths: Any = None) -> Tensor:
+    """The states ``[B, S]`` of a recurrence, or of a model with ``encode`` and ``recurrence``, after these sets."""
+    elements, lengths = _tensors_for(model, elements, lengths)
+    if not isinstance(model, Recurrence):
+        elements, model = model.encode(elements), model.recurrence
+    leaves = tree_leaves(model.scan_encoded(elements, lengths).last)
+    return torch.cat([leaf.flatten(1) for leaf in leaves], dim=1)
+
+
+def _adapted(predict: Any, listed: bool) -> tuple[Callable[..., Any], str]:
+    """The call and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or a "list"."""
+    if isinstance(predict, Recurrence):
+        return partial(end_states, predict), "padded"
+    if isinstance(predict, nn.Module):
+        if _takes_lengths(_unwrapped(predict).forward):
+            return lambda x, n: predict(*_tensors_for(predict, x, n)), "padded"
+        return lambda x: predict(_tensors_for(predict, x)[0]), "exact"
+    if hasattr(predict, "predict_proba") or hasattr(predict, "predict"):
+        return getattr(predict, "predict_proba", None) or predict.predict, "list"
+    if hasattr(predict, "run") and hasattr(predict, "get_inputs"):
+        return _onnx_call(predict)
+    if not callable(predict) or isinstance(predict, type):
+        raise InputTypeError(
+            "predict must be a function of (elements, lengths), a torch module, a recurrence, an estimator or an "
+            f"ONNX session; got {predict!r}"
         )
+    return predict, "padded" if _takes_lengths(predict) else "list" if listed else "exact"
 
 
 def recurrence_of(predict: Any) -> nn.Module | None:

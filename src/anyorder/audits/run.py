@@ -16,12 +16,11 @@ import torch
 from torch import nn
 
 from anyorder.audits.intervals import Estimate, bootstrap_interval, estimate, rate_interval
-from anyorder.audits.predictor import Clock, Predictor, recurrence_of
+from anyorder.audits.predictor import Clock, Predictor, end_states, recurrence_of
 from anyorder.audits.report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.audits.worst_order import search_orderings
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.recurrences.base import Recurrence, evaluating
-from anyorder.recurrences.trajectory import tree_leaves
 
 _CURVE_SETS = 256  # sets whose swaps are measured
 _CURVE_DRAWS = 4
@@ -116,8 +115,6 @@ class _Audit:
         self.predict, self.predictor, self.orderings, self.names = predict, predictor, orderings, names
         self.rng = np.random.default_rng(seed)
         self.sizes, self.clock = predictor.sizes, predictor.clock
-        # Sums over random orderings, one number per set
-        self.count, self.gap, self.square, self.flip, self.score = np.zeros((5, len(self.sizes)))
         self.flips: Counter[tuple[int, int]] = Counter()
         self.worst: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}  # of the worst sets: gap, ordering, output
 
@@ -127,28 +124,27 @@ class _Audit:
         self.predictor.learn_kind(self.given[read])
         self.classifies = task == "classification" or (task == "auto" and self._gives_classes())
         task = "classification" if self.classifies else "regression"
-        truth = None if labels is None else self.predictor.truth(labels, task)
+        self.truth = None if labels is None else self.predictor.truth(labels, task)
         spread, spread_square = self._spread(self.given[np.sort(read)])
         repeat_gap, blurred = self._repeat(read, spread)
-        audited = self._shuffle(read, truth, search_sets)
+        audited, (count, *sums) = self._shuffle(read, search_sets)
         movable = audited[self.sizes[audited] >= 2]
         some = self.rng.choice(movable, min(len(movable), _CURVE_SETS), replace=False)
         some = some[np.argsort(self.sizes[some], kind="stable")]
         by_distance, by_position = self._swaps(some, "distance", 0.65), self._swaps(some, "position", 0.78)
         state_gap = self._states(some)
-        draws = int(self.count[movable].min()) if len(movable) else self.orderings
+        draws = int(count[movable].min()) if len(movable) else self.orderings
         worst = self._search(search, draws)
 
-        count = np.maximum(self.count[audited], 1)
-        gaps, flips = self.gap[audited] / count, self.flip[audited] / count
-        square = float((self.square[audited] / count).mean())
+        gaps, squares, flips, shuffled = (total[audited] / np.maximum(count[audited], 1) for total in sums)
+        square = float(squares.mean())
         scores: dict[str, Any] = dict.fromkeys(("accuracy", "accuracy_shuffled", "rmse", "rmse_shuffled"))
-        if truth is not None:
-            given = self._scores(truth[audited], self.given[audited])
-            shuffled = np.where(self.count[audited] > 0, self.score[audited] / count, given)
+        if self.truth is not None:
+            given = self._measured(audited, self.given[audited])[-1]
+            shuffled = np.where(count[audited] > 0, shuffled, given)
             metric, root = ("accuracy", 1.0) if self.classifies else ("rmse", 0.5)
             scores |= {metric: float(given.mean()) ** root, f"{metric}_shuffled": float(shuffled.mean()) ** root}
-        drawn = len(movable) / len(audited) / max(self.count.sum(), 1.0)  # of a set that cannot move, none flips
+        drawn = len(movable) / len(audited) / max(count.sum(), 1.0)  # of a set that cannot move, none flips
         names = self._class_name
         return Report(
             task=task,
@@ -200,7 +196,7 @@ class _Audit:
         return self.predictor.returns_classes or ((self.predictor.columns or 1) > 1 and not values)
 
     def _read(
-        self, rows: np.ndarray, share: float, part: str = "", orders: Any = None, *, once: bool = False
+        self, rows: np.ndarray, share: float, part: str, orders: Any = None, *, once: bool = False
     ) -> Iterator[tuple[slice, Any, np.ndarray]]:
         """Blocks of ``rows``, their orderings and outputs, until this share of the time budget is spent.
 
@@ -212,14 +208,19 @@ class _Audit:
             drawn = orders(rows[block]) if callable(orders) else None if orders is None else orders[block]
             yield block, drawn, self.predictor(rows[block], drawn)
 
-    def _gaps(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        return np.abs(outputs - self.given[rows]).mean(axis=1)
+    def _classes(self, outputs: np.ndarray) -> np.ndarray:
+        """The predicted class numbers; 0 in a regression."""
+        return self.predictor.class_of(outputs) if self.classifies else np.zeros(len(outputs), dtype=np.int64)
 
-    def _scores(self, truth: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        """Of each row whether the class is right, or the mean squared error."""
-        if self.classifies:
-            return (self.predictor.class_of(outputs) == truth).astype(np.float64)
-        return ((outputs - truth) ** 2).mean(axis=1)
+    def _measured(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """``[4, R]``: mean change of the output, its square, whether the class changed, and the score."""
+        change, now = outputs - self.given[rows], self._classes(outputs)
+        score = np.zeros(len(rows))
+        if self.truth is not None:
+            truth = self.truth[rows]
+            score = now == truth if self.classifies else ((outputs - truth) ** 2).mean(axis=1)
+        flipped = now != self._classes(self.given[rows])
+        return np.stack([np.abs(change).mean(axis=1), (change**2).mean(axis=1), flipped, score])
 
     def _class_name(self, index: int) -> str:
         names = self.names["class"]
@@ -236,13 +237,10 @@ class _Audit:
         order = self.rng.permutation(len(self.sizes))
         if self.clock.seconds is None:
             order = np.argsort(self.sizes, kind="stable")
-        done = 0
-        for block, _, outputs in self._read(order, 0.2, once=True):
-            if done == 0:
-                self.given = np.full((len(self.sizes), outputs.shape[1]), np.nan)
-            self.given[order[block]] = outputs
-            done += len(outputs)
-        return order[:done]
+        outputs = np.concatenate([outputs for *_, outputs in self._read(order, 0.2, "", once=True)])
+        self.given = np.full((len(self.sizes), outputs.shape[1]), np.nan)
+        self.given[order[: len(outputs)]] = outputs
+        return order[: len(outputs)]
 
     def _spread(self, known: np.ndarray) -> tuple[float, float]:
         """The mean of |f(x) − f(y)| and of its square over all pairs of different sets."""
@@ -267,35 +265,29 @@ class _Audit:
         return (apart, "batch") if apart > ROUNDING * scale else (noise, "")
 
     # Random orderings
-    def _shuffle(self, read: np.ndarray, truth: np.ndarray | None, keep: int) -> np.ndarray:
-        """Add up the effect of random orderings; returns the sets that the time budget allowed, sorted."""
-        movable, left, done = read[self.sizes[read] >= 2], self.orderings, 0
-        classes = self.predictor.class_of(np.nan_to_num(self.given))
+    def _shuffle(self, read: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+        """Read random orderings. Returns the sets that the time budget allowed, sorted, and sums over orderings.
+
+        The sums ``[5, N]`` are the number of orderings and what :meth:`_measured` returns.
+        """
+        movable, left, sums = read[self.sizes[read] >= 2], self.orderings, np.zeros((5, len(self.sizes)))
         self.clock.phase("random orderings", self.orderings * len(movable))
         while left and len(movable):
             longest = int(self.sizes[movable].max())
             passes = min(left, max(1, self.predictor.block_rows(longest) // len(movable)))  # several where sets are few
-            left -= passes
-            tiled, share = np.tile(movable, passes), 0.5 if done >= len(movable) else 1.0
-            for block, orders, outputs in self._read(
-                tiled, share, "random orderings", self._random_orders, once=not done
-            ):
+            tiled, first = np.tile(movable, passes), left == self.orderings
+            left, share = left - passes, 1.0 if first else 0.5
+            reading = self._read(tiled, share, "random orderings", self._random_orders, once=first)
+            for block, orders, outputs in reading:
                 rows = tiled[block]
-                gaps = self._gaps(rows, outputs)
-                np.add.at(self.count, rows, 1)
-                np.add.at(self.gap, rows, gaps)
-                np.add.at(self.square, rows, ((outputs - self.given[rows]) ** 2).mean(axis=1))
-                self._keep_worst(rows, gaps, orders, outputs, keep)
-                if self.classifies:
-                    now, before = self.predictor.class_of(outputs), classes[rows]
-                    changed = now != before
-                    np.add.at(self.flip, rows, changed)
-                    self.flips.update(zip(before[changed].tolist(), now[changed].tolist(), strict=True))
-                if truth is not None:
-                    np.add.at(self.score, rows, self._scores(truth[rows], outputs))
-                done += len(rows)
-        unread = np.flatnonzero((self.count[read] == 0) & (self.sizes[read] >= 2))
-        return np.sort(read[: unread[0]] if len(unread) else read)
+                found = self._measured(rows, outputs)
+                np.add.at(sums.T, rows, np.stack([np.ones(len(rows)), *found], axis=1))
+                self._keep_worst(rows, found[0], orders, outputs, keep)
+                changed = found[2] > 0
+                pairs = self._classes(self.given[rows[changed]]), self._classes(outputs[changed])
+                self.flips.update(zip(*(numbers.tolist() for numbers in pairs), strict=True))
+        unread = np.flatnonzero((sums[0, read] == 0) & (self.sizes[read] >= 2))
+        return np.sort(read[: unread[0]] if len(unread) else read), sums
 
     def _random_orders(self, rows: np.ndarray) -> np.ndarray:
         """A uniformly random ordering of each set ``[R, longest]``; padding stays behind it."""
@@ -317,29 +309,28 @@ class _Audit:
     # Swaps
     def _swaps(self, rows: np.ndarray, kind: str, share: float) -> dict[int, Estimate]:
         """The gap of one swap by the distance of the two elements, or by the position of one of them."""
-        sizes = self.sizes[rows]
+        sizes, part = self.sizes[rows], f"swaps by {kind}"
         last = int(sizes.max(initial=1)) - 1
         points = _points(1, last, geometric=True) if kind == "distance" else _points(0, last)
         total, count = np.zeros((2, len(points), len(rows)))
         draws = min(_CURVE_DRAWS, self.orderings)
-        self.clock.phase(f"swaps by {kind}", draws * sum(int((sizes > point).sum()) for point in points))
+        self.clock.phase(part, draws * sum(int((sizes > point).sum()) for point in points))
         for _, (at, point) in product(range(draws), enumerate(points)):
             large = np.flatnonzero(sizes > point)
             draw = partial(self._swapped, kind=kind, point=point)
-            for block, _, outputs in self._read(rows[large], share, f"swaps by {kind}", draw):
-                total[at, large[block]] += self._gaps(rows[large[block]], outputs)
+            for block, _, outputs in self._read(rows[large], share, part, draw):
+                total[at, large[block]] += self._measured(rows[large[block]], outputs)[0]
                 count[at, large[block]] += 1
-        means = {point: total[at, count[at] > 0] / count[at, count[at] > 0] for at, point in enumerate(points)}
+        means = {point: t[c > 0] / c[c > 0] for point, t, c in zip(points, total, count, strict=True)}
         return {point: estimate(values, self.rng) for point, values in means.items() if len(values)}
 
     def _swapped(self, sets: np.ndarray, kind: str, point: int) -> np.ndarray:
         """The given order but for two elements, ``point`` apart or one of them at ``point``."""
-        sizes = self.sizes[sets]
-        free = sizes - (point if kind == "distance" else 1)
-        i = (self.rng.random(len(sizes)) * free).astype(np.int64)
+        sizes, rows = self.sizes[sets], np.arange(len(sets))
+        i = (self.rng.random(len(sizes)) * (sizes - (point if kind == "distance" else 1))).astype(np.int64)
         j = i + point if kind == "distance" else np.full(len(sizes), point)
         i = i + (i >= j)
-        orders, rows = np.tile(np.arange(sizes.max()), (len(sizes), 1)), np.arange(len(sizes))
+        orders = np.tile(np.arange(sizes.max()), (len(sizes), 1))
         orders[rows, i], orders[rows, j] = j, i
         return orders
 
@@ -362,14 +353,16 @@ class _Audit:
             if len(some) < 2 or self.clock.past(0.85, "states after m elements"):
                 continue
             orders = self.rng.random((len(some), m)).argsort(axis=1)
-            one, other = (_end_states(model, self.predictor.take(some, o)[:, :m]) for o in (None, orders))
+            taken = (torch.as_tensor(self.predictor.take(some, o)[:, :m]).cpu().numpy() for o in (None, orders))
+            with torch.no_grad():
+                one, other = (end_states(model, elements).double().cpu().numpy() for elements in taken)
             between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different sets
             between = max(between, 1e-13 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
             moved = ((one - other) ** 2).sum(axis=1)
             if between > 0 or not moved.any():
                 square = estimate(moved / (between or 1.0), self.rng)
-                low, high = square.ci or (0.0, 0.0)
-                gaps[m] = Estimate(square**0.5, square.ci and (max(low, 0.0) ** 0.5, high**0.5), square.sets)
+                ci = square.ci and (max(square.ci[0], 0.0) ** 0.5, square.ci[1] ** 0.5)
+                gaps[m] = Estimate(square**0.5, ci, square.sets)
         return gaps
 
     # The worst
@@ -381,7 +374,7 @@ class _Audit:
         def evaluate(which: np.ndarray, orders: list[np.ndarray]) -> np.ndarray:
             gaps = [np.empty(0)]
             for block, drawn, outputs in self._read(rows[which], 1.0, "the search for the worst ordering", orders):
-                gaps.append(self._gaps(rows[which[block]], outputs))
+                gaps.append(self._measured(rows[which[block]], outputs)[0])
                 self._keep_worst(rows[which[block]], gaps[-1], drawn, outputs, len(rows))
             return np.concatenate(gaps)
 
@@ -397,18 +390,6 @@ class _Audit:
             tried, exact = (draws + found.tried, found.exact) if found else (draws, False)
             cases.append(WorstCase(row, name, gap, order, exact, tried, elements, self.given[row], output, *classes))
         return sorted(cases, key=lambda case: -case.gap)[:5]
-
-
-def _end_states(model: Any, elements: Any) -> np.ndarray:
-    """The states ``[B, S]`` after these elements ``[B, m, D]``."""
-    elements, parameter = torch.as_tensor(elements), next(model.parameters(), None)
-    if parameter is not None and elements.is_floating_point():
-        elements = elements.to(parameter)
-    with torch.no_grad():
-        if not isinstance(model, Recurrence):
-            elements, model = model.encode(elements), model.recurrence
-        last = model.scan_encoded(elements).last
-    return torch.cat([leaf.flatten(1).double().cpu() for leaf in tree_leaves(last)], 1).numpy()
 
 
 def _points(low: int, high: int, *, most: int = _CURVE_POINTS, geometric: bool = False) -> list[int]:
