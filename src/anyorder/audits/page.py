@@ -27,6 +27,7 @@ from matplotlib.ticker import MaxNLocator
 
 from anyorder import __version__
 from anyorder.audits.intervals import Estimate, interval, percent, short
+from anyorder.audits.report import CURVES
 from anyorder.files import write_atomically
 
 _FLOOR = 1e-5  # the smallest order gap drawn
@@ -84,35 +85,16 @@ def _page_style(style: str) -> str:
     return style
 
 
-_CURVES = {  # of a report: title, label of the horizontal axis, its word, label of the vertical axis
-    "by_distance": (
-        "Swapping two elements, by distance",
-        "distance (1: neighbours)",
-        "distance",
-        "change of the output",
-    ),
-    "by_position": (
-        "Swapping one element, by its position",
-        "position (first = 0)",
-        "position",
-        "change of the output",
-    ),
-    "by_size": ("A random order, by size of the set", "elements in the set", "size", "change of the output"),
-    "state_gap": ("States after the first m elements", "elements read (m)", "m =", "order gap of the state"),
-}
-
-
 def report_figures(report: Any) -> list[Figure]:
     """The figures of a report that have something to show."""
-    curves = {key: getattr(report, key) or {} for key in _CURVES}
-    figures = {key: _curve(key, curve) for key, curve in curves.items() if len(curve) > (key == "by_size")}
-    return [*figures.values(), _distribution(report.set_gaps)]
+    curves = {name: getattr(report, name) or {} for name in CURVES}
+    figures = [_curve(name, curve) for name, curve in curves.items() if len(curve) > (name == "by_size")]
+    return [*figures, _distribution(report.set_gaps)]
 
 
 def _curve(name: str, values: dict[int, Estimate]) -> Figure:
-    title, label, word, unit = _CURVES[name]
-    x = np.array(list(values))
-    y = np.array([float(v) for v in values.values()])
+    key, title, label, unit = CURVES[name]
+    x, y = np.array(list(values)), np.array(list(map(float, values.values())))
     low, high = np.array([v.ci or (np.nan, np.nan) for v in values.values()]).T
     band = "" if np.isnan(low).all() else " with 95 % band"
 
@@ -120,20 +102,17 @@ def _curve(name: str, values: dict[int, Estimate]) -> Figure:
         axes.fill_between(x, low, high, color=SOFT, linewidth=0)
         axes.plot(x, y, color=BLUE, linewidth=2, marker="o", markersize=4.5 if len(x) < 30 else 0)
         axes.set(title=title, xlabel=label, ylabel=unit)
-        axes.set_ylim(0, _headroom(np.fmax(y, high).max()))
+        axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
-    top = int(y.argmax())
-    alt = (
-        f"Line chart{band}: {title.lower()}. The {unit} is {short(y[0])} at {word} {x[0]} and "
-        f"{short(y[-1])} at {word} {x[-1]}. The largest is {short(y[top])} at {word} {x[top]}."
-    )
+    first, last, top = (f"{short(y[i])} at {key} {x[i]}" for i in (0, -1, y.argmax()))
+    alt = f"Line chart{band}: {title.lower()}. The {unit} is {first} and {last}. The largest is {top}."
     return Figure(name, draw, alt)
 
 
 def _distribution(gaps: np.ndarray) -> Figure:
     def draw(axes: Axes) -> None:
-        axes.hist(gaps, bins=np.linspace(0, _headroom(gaps.max()), 25).tolist(), color=BLUE, rwidth=0.88)
+        axes.hist(gaps, bins=24, range=(0, float(gaps.max()) or 1.0), color=BLUE, rwidth=0.88)
         axes.axvline(gaps.mean(), color=ORANGE, linewidth=2)
         axes.set(title="How the sets differ", xlabel="mean change of the output (line: all sets)", ylabel="sets")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
@@ -228,30 +207,22 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
 def write_report(report: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page of one audit."""
     cases = [(case, worst_figure(case, f"worst{i}")) for i, case in enumerate(report.worst[:3]) if case.gap > 0]
-    curves = [(_CURVES[key][0], _CURVES[key][2], getattr(report, key)) for key in _CURVES if getattr(report, key)]
-    figures, verdict = report_figures(report), report.verdict()
-    page = render(
-        "audit.html.j2", title=title, report=report, verdict=verdict, figures=figures, cases=cases, curves=curves
-    )
-    write_atomically(path, page)
+    values = {"report": report, "verdict": report.verdict(), "figures": report_figures(report), "cases": cases}
+    write_atomically(path, render("audit.html.j2", title=title, curves=CURVES, **values))
 
 
 def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page that compares several audits."""
-    rows, drawing = comparison.table(), comparison_figure(comparison)
-    page = render("comparison.html.j2", title=title, comparison=comparison, rows=rows, drawing=drawing)
-    write_atomically(path, page)
+    values = {"comparison": comparison, "rows": comparison.table(), "drawing": comparison_figure(comparison)}
+    write_atomically(path, render("comparison.html.j2", title=title, **values))
 
 
 def render(template: str, **values: Any) -> str:
     """A page from one of the package's templates; everything that is not markup is escaped."""
-    loader = PackageLoader("anyorder.audits", "templates")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("anyorder.audits", "templates"), autoescape=True, **options)
     environment.filters.update(short=short, percent=percent, interval=interval, value=_value)
-    environment.globals.update(as_percent=percent)
-    return environment.get_template(template).render(version=__version__, **values)
+    return environment.get_template(template).render(version=__version__, as_percent=percent, **values)
 
 
 def _value(value: Any) -> str:
@@ -261,7 +232,3 @@ def _value(value: Any) -> str:
 def _clipped(name: str) -> str:
     name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     return name if len(name) <= 18 else name[:17] + "…"
-
-
-def _headroom(top: float) -> float:
-    return 1.08 * float(top) if top > 0 else 1.0

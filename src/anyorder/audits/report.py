@@ -18,7 +18,6 @@ _BLURRED = {
     "random": ("The predictor is random", "Make it deterministic (evaluation mode, a fixed seed) and audit again."),
     "batch": ("The output for a set depends on the other sets in the batch", "Audit again with batch_size=1."),
 }
-_CURVES = {"by_distance": "distance", "by_position": "position", "by_size": "size", "state_gap": "prefix"}
 _ARRAYS = ("set_gaps", "sizes", "audited", "worst", "feature_names")  # not in to_dict
 
 
@@ -37,6 +36,23 @@ class WorstCase:
     worst_output: np.ndarray
     given_class: str | None = None
     worst_class: str | None = None
+
+
+class Curve(NamedTuple):
+    """How a curve of a :class:`Report` is named, in JSON (``key``) and in its picture."""
+
+    key: str
+    title: str
+    label: str
+    unit: str = "change of the output"
+
+
+CURVES = {
+    "by_distance": Curve("distance", "Swapping two elements, by distance", "distance (1: neighbours)"),
+    "by_position": Curve("position", "Swapping one element, by its position", "position (first = 0)"),
+    "by_size": Curve("size", "A random order, by size of the set", "elements in the set"),
+    "state_gap": Curve("prefix", "States after the first m elements", "elements read (m)", "order gap of the state"),
+}
 
 
 class Verdict(NamedTuple):
@@ -167,9 +183,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Every figure, ready for JSON."""
         plain = {key: _finite(value) for key, value in vars(self).items() if key not in _ARRAYS}
-        for key, name in _CURVES.items():
-            curve = getattr(self, key)
-            plain[key] = None if curve is None else [{name: at} | value.to_dict() for at, value in curve.items()]
+        for name, (key, *_) in CURVES.items():
+            curve = getattr(self, name)
+            plain[name] = None if curve is None else [{key: at} | value.to_dict() for at, value in curve.items()]
         plain["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
         plain |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
         plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
