@@ -131,16 +131,22 @@ class Report:
         """Whether orderings beyond the random ones were tried."""
         return any(case.tried > self.orderings for case in self.worst)
 
+    @property
+    def scores(self) -> tuple[str, Callable[[float], str], float | None, float | None]:
+        """The metric of the task, how it is written, and its value as given and shuffled (None without labels)."""
+        if self.task == "classification":
+            return "accuracy", percent, self.accuracy, self.accuracy_shuffled
+        return "RMSE", short, self.rmse, self.rmse_shuffled
+
     def verdict(self) -> Verdict:
         """The result in words."""
         movable = int((self.sizes >= 2).sum())
+        moved, apart = short(self.output_gap), short(self.spread)
         if self.blurred:
             cause, advice = _BLURRED[self.blurred]
-            again, moved = short(self.repeat_gap or 0.0), short(self.output_gap)
-            detail = (
-                f"Reading a set again moves its output by {again} in the same order, by {moved} in another. {advice}"
-            )
-            return Verdict("fair", f"{cause}, so the effect of order cannot be told apart.", detail)
+            again = f"Reading a set again moves its output by {short(self.repeat_gap or 0.0)} in the same order"
+            headline = f"{cause}, so the effect of order cannot be told apart."
+            return Verdict("fair", headline, f"{again}, by {moved} in another. {advice}")
         if movable == 0:
             return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
         if self.worst_gap == 0:
@@ -152,29 +158,25 @@ class Report:
                 detail += f" At 95 %, a random order changes the class in at most {most} of cases."
             return Verdict("good", "Order does not matter.", detail)
         worst = f"The largest change found is {short(self.worst_gap)} (set {self.worst[0].name})"
-        apart, flipped = short(self.spread), self.flip_rate or 0.0
-        size = float(np.abs(self.worst[0].output).mean())
+        flipped, size = self.flip_rate or 0.0, float(np.abs(self.worst[0].output).mean())
         if self.worst_gap <= (ROUNDING * self.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
-            beside = f"two different sets differ by {apart} on average"
-            beside = beside if self.spread > 0 else f"the output itself is about {short(size)}"
+            beside = f"the output itself is about {short(size)}"
+            beside = f"two different sets differ by {apart} on average" if self.spread else beside
             return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
         strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
         weak = self.order_gap < 0.05 and flipped < 0.01
-        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread > 0 else ""
-        moved = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
+        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread else ""
+        effect = f"moves the output by {moved} on average{_in_words(self.output_gap_ci, short)}"
         if self.flip_rate is not None:
             flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
-            moved = f"changes the predicted class in {flips} and {moved}"
+            effect = f"changes the predicted class in {flips} and {effect}"
         alike = "There is one set only" if self.sets == 1 else "All sets get the same output"
-        detail = f"A random order {moved}. {worst}. " + (
-            f"Two different sets differ by {apart}."
-            if self.spread > 0
-            else f"{alike}, so there is no difference between sets to compare this with."
-        )
-        if self.accuracy is not None and self.accuracy_shuffled is not None:
-            detail += f" Accuracy is {percent(self.accuracy)} as given and {percent(self.accuracy_shuffled)} shuffled."
-        if self.rmse is not None and self.rmse_shuffled is not None:
-            detail += f" RMSE is {short(self.rmse)} as given and {short(self.rmse_shuffled)} shuffled."
+        beside = f"{alike}, so there is no difference between sets to compare this with."
+        beside = f"Two different sets differ by {apart}." if self.spread else beside
+        detail = f"A random order {effect}. {worst}. {beside}"
+        metric, write, given, shuffled = self.scores
+        if given is not None and shuffled is not None:
+            detail += f" {metric[0].upper()}{metric[1:]} is {write(given)} as given and {write(shuffled)} shuffled."
         return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
 
     def __str__(self) -> str:
@@ -217,22 +219,23 @@ class Comparison:
         """
         rows: list[dict[str, Any]] = []
         for name, report in self.reports.items():
-            metric = "accuracy" if report.task == "classification" else "rmse"
-            row = {key: getattr(report, key) for key in ("order_gap", "output_gap", "flip_rate", "worst_gap")}
-            scores = {"score": getattr(report, metric), "shuffled": getattr(report, f"{metric}_shuffled")}
-            rows.append({"model": name, "metric": metric, **scores, **row})
-        for row in rows:
-            row["choice"] = not any(_beats(other, row) for other in rows)
+            metric, _, given, shuffled = report.scores
+            gaps = {key: getattr(report, key) for key in ("order_gap", "output_gap", "flip_rate", "worst_gap")}
+            rows.append({"model": name, "metric": metric.lower(), "score": given, "shuffled": shuffled} | gaps)
+        signs = (-1.0 if row["metric"] == "accuracy" else 1.0 for row in rows)
+        costs = [(sign * (row["score"] or 0.0), row["order_gap"]) for sign, row in zip(signs, rows, strict=True)]
+        for row, (loss, gap) in zip(rows, costs, strict=True):
+            row["choice"] = not any(x <= loss and y <= gap and (x, y) != (loss, gap) for x, y in costs)
         return rows
 
     def __str__(self) -> str:
         rows = [["model", "order gap", "flip rate", "metric", "shuffled", "choice"]]
         for row in self.table():
-            write = percent if row["metric"] == "accuracy" else short
-            scores = [short(np.nan) if score is None else write(score) for score in (row["score"], row["shuffled"])]
-            flips = short(np.nan) if row["flip_rate"] is None else percent(row["flip_rate"])
-            choice = self.reports[row["model"]].blurred or ("choice" if row["choice"] else "")
-            rows.append([row["model"], short(row["order_gap"]), flips, *scores, choice])
+            report = self.reports[row["model"]]
+            writers = {"flip_rate": percent, "score": report.scores[1], "shuffled": report.scores[1]}
+            figures = ["–" if row[key] is None else write(row[key]) for key, write in writers.items()]
+            choice = report.blurred or ("choice" if row["choice"] else "")
+            rows.append([row["model"], short(row["order_gap"]), *figures, choice])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -261,15 +264,3 @@ def _finite(value: Any) -> Any:
 
 def _in_words(ci: Interval | None, write: Callable[[float], str]) -> str:
     return "" if ci is None else f" (95 % interval {interval(ci, write)})"
-
-
-def _loss(row: dict[str, Any]) -> float:
-    return -row["score"] if row["metric"] == "accuracy" else row["score"]
-
-
-def _beats(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """At least as good in metric and order gap, and better in one."""
-    scored = one["score"] is not None and other["score"] is not None
-    gain = _loss(other) - _loss(one) if scored else 0.0
-    steadier = other["order_gap"] - one["order_gap"]
-    return gain >= 0 and steadier >= 0 and (gain > 0 or steadier > 0)
