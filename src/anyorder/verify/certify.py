@@ -106,119 +106,97 @@ def certify(
         if hasattr(r, "recurrence") and hasattr(r, "encode"):
             letters, r = _encoded(r, letters), r.recurrence
         r = r if hasattr(r, "start") and hasattr(r, "step") else recurrence(r)
-        table = _explore(r, letters, max_length, max_states)
-        shown = table.numbers
-        if readout is not None:
-            shown = np.concatenate([_flat(readout(part), len(_keys(part))) for part in table.parts])
-    max_gap, pair, closed = 0.0, None, table.closed
-    if not _commutes(table, max_length):
-        max_gap, pair = _compare(table, shown, max_length, tolerance)
-        closed = table.closed and pair is not None
+        shown, after = _explore(r, letters, max_length, max_states, readout)
+    known = after >= 0
+    max_gap, pair, closed = 0.0, None, bool(known.all())
+    if not _commutes(after):
+        max_gap, pair = _compare(after, shown, max_length, tolerance)
+        closed = closed and pair is not None
     example = None if pair is None else (given[list(pair[0])], given[list(pair[1])])
-    return Proof(pair is None, max_gap, example, closed, len(shown), table.steps, max_length, tolerance)
+    return Proof(pair is None, max_gap, example, closed, len(after), int(known.sum()), max_length, tolerance)
 
 
-@dataclass
-class _Table:
-    """Distinct states and where each letter leads: ``next[i, a]``, -1 if that step was not made."""
+def _explore(
+    r: Any, letters: Tensor, max_length: int, max_states: int, readout: Callable[[State], Tensor] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct states (or read-outs) as numbers ``[S, …]``, and where each letter leads ``[S, k]``.
 
-    numbers: np.ndarray  # [S, …]
-    parts: list[State]  # the same states, in batches
-    next: np.ndarray  # [S, k]
-    depth: np.ndarray  # [S] the fewest letters that lead there
-    steps: int
-
-    @property
-    def closed(self) -> bool:
-        return bool((self.next >= 0).all())
-
-
-def _explore(r: Any, letters: Tensor, max_length: int, max_states: int) -> _Table:
+    It is -1 for the states of the last level, whose steps are not made.
+    """
     frontier = tree_map(lambda leaf: leaf.detach()[:1].clone(), r.start(1))
     number = {_keys(frontier)[0]: 0}
     parts: list[State] = []
-    rows: list[np.ndarray] = []
-    depth, steps, reached = [0], 0, 1
+    steps: list[np.ndarray] = []
     for length in range(1, max_length + 1):
         fresh: list[State] = []
         for part in _batches(frontier):
-            parts.append(part)
-            rows.append(np.empty((len(_keys(part)), len(letters)), dtype=np.int64))
-            for a, letter in enumerate(letters):
-                state, new = r.step(letter.expand(len(rows[-1]), -1), part), []
-                steps += len(rows[-1])
-                for row, key in enumerate(_keys(state)):
-                    rows[-1][row, a] = index = number.setdefault(key, len(number))
-                    if index == reached:
-                        new.append(row)
-                        reached += 1
-                if new:
-                    fresh.append(tree_map(lambda leaf, n=new: leaf.detach()[n].clone(), state))
-                if reached > max_states:
+            columns = []
+            for letter in letters:
+                before, state = len(number), r.step(letter.expand(_rows(part), -1), part)
+                columns.append([number.setdefault(key, len(number)) for key in _keys(state)])
+                found, first = np.unique(columns[-1], return_index=True)
+                fresh.append(tree_map(lambda leaf, new=first[found >= before]: leaf.detach()[new], state))
+                if len(number) > max_states:
                     raise InputError(
                         f"max_states = {max_states} distinct states are too few for length {length}; lower max_length, "
                         "take fewer letters, or raise max_states"
                     )
-        frontier = tree_map(lambda *leaves: torch.cat(leaves), *fresh) if fresh else None
-        depth += [length] * (reached - len(depth))
-        if not fresh:
+            parts.append(part)
+            steps.append(np.array(columns).T)
+        frontier = tree_map(lambda *leaves: torch.cat(leaves), *fresh)
+        if not _rows(frontier):
             break
-    if frontier is not None:
-        parts += _batches(frontier)
-    rows.append(np.full((reached - sum(map(len, rows)), len(letters)), -1))
-    numbers = np.concatenate([_flat(part, len(_keys(part))) for part in parts])
-    return _Table(numbers, parts, np.concatenate(rows), np.array(depth), steps)
+    parts += _batches(frontier)
+    shown = [_flat(part, _rows(part)) for part in parts]
+    if readout is not None:
+        shown = [_flat(readout(part), _rows(part)) for part in parts]
+    return np.concatenate(shown), np.concatenate([*steps, np.full((_rows(frontier), len(letters)), -1)])
 
 
-def _commutes(table: _Table, max_length: int) -> bool:
-    """Whether every swap of two letters, after any state that leaves room for them, ends in the same state."""
-    after = table.next if table.closed else table.next[table.depth <= max_length - 2]
-    pairs = combinations(range(table.next.shape[1]), 2)
-    return all((table.next[after[:, a], b] == table.next[after[:, b], a]).all() for a, b in pairs)
+def _commutes(after: np.ndarray) -> bool:
+    """Whether every known swap of two letters ends in the same state."""
+    made = after[(after >= 0).all(axis=1)]
+    swaps = ((after[made[:, a], b], after[made[:, b], a]) for a, b in combinations(range(after.shape[1]), 2))
+    return all(((one == other) | (one < 0) | (other < 0)).all() for one, other in swaps)
 
 
 def _compare(
-    table: _Table, shown: np.ndarray, max_length: int, tolerance: float
+    after: np.ndarray, shown: np.ndarray, max_length: int, tolerance: float
 ) -> tuple[float, tuple[list[int], list[int]] | None]:
     """The largest gap over all multisets, and two orderings of the shortest one that breaks the tolerance."""
-    k = table.next.shape[1]
+    k = after.shape[1]
     ends: dict[Counts, np.ndarray] = {(0,) * k: np.zeros(1, dtype=np.int64)}
     level, max_gap = list(ends), 0.0
-    worst: tuple[float, Counts] | None = None
+    worst: Counts | None = None
     for _ in range(max_length):
         level = sorted({_add(counts, a, 1) for counts in level for a in range(k)})
         if len(ends) + len(level) > _MULTISETS:
             raise InputError(f"max_length gives more than {_MULTISETS} multisets; lower it or take fewer letters")
-        gaps: list[tuple[float, Counts]] = []
+        gaps: dict[Counts, float] = {}
         for counts in level:
-            parts = [table.next[ends[_add(counts, a, -1)], a] for a in range(k) if counts[a]]
-            ends[counts] = np.unique(np.concatenate(parts))
-            values = shown[ends[counts]]
-            gaps.append((float((values.max(axis=0) - values.min(axis=0)).max()), counts))
-        largest = max(gaps, key=lambda found: found[0])
-        max_gap = max(max_gap, largest[0])
-        if worst is None and largest[0] > tolerance:
+            ways = [after[ends[_add(counts, a, -1)], a] for a in range(k) if counts[a]]
+            ends[counts] = np.unique(np.concatenate(ways))
+            gaps[counts] = float(np.ptp(shown[ends[counts]], axis=0).max())
+        largest = max(gaps, key=gaps.__getitem__)
+        max_gap = max(max_gap, gaps[largest])
+        if worst is None and gaps[largest] > tolerance:
             worst = largest
     if worst is None:
         return max_gap, None
-    states = ends[worst[1]]
-    values = shown[states]
-    component = values[:, int((values.max(axis=0) - values.min(axis=0)).argmax())]
-    low, high = states[component.argmin()], states[component.argmax()]
-    return max_gap, (_word(table, ends, worst[1], low), _word(table, ends, worst[1], high))
+    states = ends[worst]
+    component = shown[states][:, np.ptp(shown[states], axis=0).argmax()]
+    low, high = (_word(after, ends, worst, states[at]) for at in (component.argmin(), component.argmax()))
+    return max_gap, (low, high)
 
 
-def _word(table: _Table, ends: dict[Counts, np.ndarray], counts: Counts, state: int) -> list[int]:
+def _word(after: np.ndarray, ends: dict[Counts, np.ndarray], counts: Counts, state: int) -> list[int]:
     """An ordering of ``counts`` that ends in ``state``."""
     word: list[int] = []
     while any(counts):
-        for a in [a for a, times in enumerate(counts) if times]:
-            before = ends[_add(counts, a, -1)]
-            match = before[table.next[before, a] == state]
-            if len(match):
-                counts, state = _add(counts, a, -1), match[0]
-                word.append(a)
-                break
+        steps = ((a, _add(counts, a, -1)) for a, times in enumerate(counts) if times)
+        found = ((a, fewer, before) for a, fewer in steps for before in ends[fewer] if after[before, a] == state)
+        a, counts, state = next(found)
+        word.append(a)
     return word[::-1]
 
 
@@ -243,8 +221,11 @@ def _encoded(model: Any, letters: Tensor) -> Tensor:
 
 
 def _batches(state: State) -> list[State]:
-    count = tree_leaves(state)[0].shape[0]
-    return [tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], state) for begin in range(0, count, _ROWS)]
+    return [tree_map(lambda leaf, b=begin: leaf[b : b + _ROWS], state) for begin in range(0, _rows(state), _ROWS)]
+
+
+def _rows(state: State) -> int:
+    return tree_leaves(state)[0].shape[0]
 
 
 def _keys(state: State) -> list[bytes]:
