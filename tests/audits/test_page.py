@@ -14,6 +14,7 @@ import torch
 
 import anyorder as ao
 from anyorder.audits.report import Comparison
+from predictors import rng
 
 HOSTILE = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium")
@@ -26,10 +27,6 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-
-def rng():
-    return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,7 @@ from torch import nn
 
 import anyorder as ao
 from anyorder.recurrences import known
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def last(elements, lengths=None):
-    if lengths is None:
-        return elements[:, -1]
-    return elements[np.arange(len(elements)), np.asarray(lengths) - 1]
+from predictors import last, rng, total
 
 
 def test_predict_gets_the_kind_of_array_it_was_given():
@@ -45,25 +36,20 @@ def test_predict_gets_the_kind_of_array_it_was_given():
     ]
 
 
-def test_a_module_behind_a_wrapper_is_asked_what_it_takes():
-    class Total(nn.Module):
-        def forward(self, elements):
-            return elements.sum(1)
-
-    x = np.random.default_rng(0).standard_normal((3, 4, 1))
-    for wrapped in (torch.compile(Total(), backend="eager"), nn.DataParallel(Total())):
-        assert ao.audit(wrapped, x, [4, 2, 3], orderings=4).output_gap < 1e-6
-
-
-def test_a_module_gets_tensors_whatever_was_given():
+def test_modules_get_tensors_whatever_was_given_and_behind_a_wrapper_what_they_take():
     class MaskedSum(nn.Module):
         def forward(self, elements, lengths):
             inside = torch.arange(elements.shape[1]) < lengths.unsqueeze(1)
             return (elements * inside[:, :, None]).sum(1)
 
+    class Total(nn.Module):
+        def forward(self, elements):
+            return elements.sum(1)
+
     x = np.random.default_rng(0).standard_normal((3, 4, 1))
-    for sets in ((x, [4, 2, 3]), ([x[0], x[1, :2], x[2, :3]],)):
-        assert ao.audit(MaskedSum(), *sets, generator=rng()).worst_gap < 1e-9
+    for module in (MaskedSum(), torch.compile(Total(), backend="eager"), nn.DataParallel(Total())):
+        for sets in ((x, [4, 2, 3]), ([x[0], x[1, :2], x[2, :3]],)):
+            assert ao.audit(module, *sets, orderings=4, generator=rng()).worst_gap < 1e-6
 
 
 def test_a_function_of_elements_alone_gets_sets_of_one_size_or_a_list():
@@ -118,9 +104,12 @@ def test_estimators_with_and_without_probabilities():
     assert bound.output_gap == report.output_gap
 
 
-def test_an_onnx_session():
+def test_an_onnx_session(tmp_path):
+    """A session of a whole model is read; the step and the read-out of an export say what to pass instead."""
     onnx = pytest.importorskip("onnx", reason="needs the extra: pip install anyorder[onnx]")
     runtime = pytest.importorskip("onnxruntime", reason="needs the extra: pip install anyorder[onnx]")
+    from anyorder.deploy.onnx import export_onnx
+
     kind, helper = onnx.TensorProto, onnx.helper
     graph = helper.make_graph(
         [helper.make_node("Gather", ["elements", "at"], ["output"], axis=1)],
@@ -129,23 +118,17 @@ def test_an_onnx_session():
         [helper.make_tensor_value_info("output", kind.FLOAT, ["B", 1])],
         [helper.make_tensor("at", kind.INT64, [], [-1])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "last")
     x = np.random.default_rng(0).standard_normal((20, 5, 1)).astype(np.float32)
+    parts = export_onnx(ao.RecurrentSetModel(1, 2, hidden=4), tmp_path / "m.onnx")[:2]
+    session, *parts = (
+        runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (tmp_path / "last", *parts)
+    )
     report = ao.audit(session, x, generator=rng())
     assert report.output_gap == pytest.approx(ao.audit(last, x, generator=rng()).output_gap, rel=1e-6)
-
-
-def test_the_step_and_the_readout_of_an_export_say_what_to_pass_instead(tmp_path):
-    pytest.importorskip("onnxscript", reason="needs the extra: pip install anyorder[onnx]")
-    runtime = pytest.importorskip("onnxruntime", reason="needs the extra: pip install anyorder[onnx]")
-    from anyorder.deploy.onnx import export_onnx
-
-    paths = export_onnx(ao.RecurrentSetModel(1, 2, hidden=4), tmp_path / "m.onnx")[:2]
-    for path in paths:
-        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for part in parts:
         with pytest.raises(ao.checks.InputError, match="pass the model itself"):
-            ao.audit(session, np.zeros((4, 3, 1), np.float32))
+            ao.audit(part, x)
 
 
 def test_modules_are_asked_in_evaluation_mode_and_get_their_mode_back():
@@ -233,19 +216,15 @@ def test_a_cell_is_read_as_a_recurrence():
     assert set(report.state_gap) == {2, 3, 4}
 
 
-def test_padding_is_never_read():
+def test_padding_is_never_read_and_is_zero():
     x = torch.randn(6, 5, 2, generator=rng())
     lengths = torch.tensor([5, 3, 1, 2, 4, 5])
     dirty = x.masked_fill((torch.arange(5) >= lengths[:, None])[:, :, None], float("nan"))
     for predict in (ao.DeepSets(2, 3), last, lambda e: e.mean(1)):
         clean = ao.audit(predict, x, lengths, orderings=2, search=0, generator=rng())
         assert ao.audit(predict, dirty, lengths, orderings=2, search=0, generator=rng()).output_gap == clean.output_gap
-
-
-@pytest.mark.parametrize("x", [np.full((3, 4, 1), 7.0), torch.full((3, 4, 1), 7.0)], ids=["numpy", "torch"])
-def test_padding_is_zero(x):
-    report = ao.audit(lambda e, n: e.sum(1), x, [4, 1, 2], labels=[28, 7, 14], search=0, generator=rng())
-    assert report.rmse == 0
+    for sevens in (np.full((3, 4, 1), 7.0), torch.full((3, 4, 1), 7.0)):
+        assert ao.audit(total, sevens, [4, 1, 2], labels=[28, 7, 14], search=0, generator=rng()).rmse == 0
 
 
 def test_a_predictor_that_writes_into_its_input_changes_nothing():
@@ -330,28 +309,29 @@ def test_refusals(change, error, name):
         ao.audit(arguments.pop("predict"), arguments.pop("elements"), arguments.pop("lengths"), **arguments)
 
 
-def test_labels_of_a_classification():
-    x = np.zeros((3, 4, 2))
+@pytest.mark.parametrize(
+    ("features", "labels", "options"),
+    [
+        (2, [0, 1, 2], {}),
+        (2, ["a", "b", "c"], {"class_names": ["a", "b"]}),
+        (2, [0.5, 1, 1], {}),
+        (2, np.zeros((3, 2), dtype=int), {}),
+        (2, [0, 1], {}),
+        (1, [-1, 1, 1], {"task": "classification"}),
+        (1, [1, 2, 1], {"task": "classification"}),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(features, labels, options):
+    scores = np.random.default_rng(0).standard_normal((3, 4, features))
+    with pytest.raises(ao.checks.InputError, match="labels"):
+        ao.audit(last, scores, labels=labels, **options)
 
-    def total(elements):
-        return elements.sum(1)
 
-    for labels, options in (
-        ([0, 1, 2], {}),
-        (["a", "b", "c"], {"class_names": ["a", "b"]}),
-        ([0.5, 1, 1], {}),
-        (np.zeros((3, 2), dtype=int), {}),
-        ([0, 1], {}),
-    ):
-        with pytest.raises(ao.checks.InputError, match="labels"):
-            ao.audit(total, x, labels=labels, **options)
+def test_labels_are_numbers_or_names_of_classes():
     scores = np.random.default_rng(0).standard_normal((3, 4, 1))
-    for labels in ([-1, 1, 1], [1, 2, 1]):
-        with pytest.raises(ao.checks.InputError, match="labels"):
-            ao.audit(last, scores, labels=labels, task="classification")
     signs = ao.audit(lambda e: np.sign(last(e)), scores, labels=np.sign(scores[:, -1, 0]), task="classification")
     assert signs.accuracy == 1.0  # class numbers, whatever they are
-    named = ao.audit(total, x, labels=["a", "a", "b"], class_names=["a", "b"], generator=rng())
+    named = ao.audit(total, np.zeros((3, 4, 2)), labels=["a", "a", "b"], class_names=["a", "b"], generator=rng())
     assert named.accuracy == pytest.approx(2 / 3)
 
 

@@ -11,15 +11,9 @@ import torch
 
 import anyorder as ao
 from anyorder.audits.worst_order import search_orderings
+from predictors import KNOWN
 
-KINDS = {
-    "total": lambda e: e.sum(1),
-    "last": lambda e: e[:, -1],
-    "first minus last": lambda e: e[:, 0] - e[:, -1],
-    "halves": lambda e: e[:, : e.shape[1] // 2].max(1) - e[:, e.shape[1] // 2 :].min(1),
-    "last three": lambda e: e[:, -3:].sum(1),
-    "rises": lambda e: (e[:, 1:] > e[:, :-1]).sum(1) + (e[:, 2:] > e[:, :-2]).sum(1),
-}
+KINDS = [*KNOWN, lambda e: e[:, 0] - e[:, -1]]
 
 
 def search(predict, x, budget, source, starts=None):
@@ -69,7 +63,7 @@ def test_search_finds_no_less_than_before_and_more_than_chance(n, before):
 def test_search_beats_chance_on_predictors_of_known_dependence(n, features, read):
     """With the default budget, of all features or of the last of eight; the random draws before it count too."""
     cases, budget, draws, wins = 6, 400, 32, 0
-    for f, case in product(KINDS.values(), range(cases)):
+    for f, case in product(KINDS, range(cases)):
         source = np.random.default_rng(case)
         x = source.standard_normal((n, features))
 
