@@ -31,7 +31,6 @@ from anyorder.audits.report import CURVES
 from anyorder.files import write_atomically
 
 _FLOOR = 1e-5  # the smallest order gap drawn
-_DRAWN = 24  # the largest set whose orderings are drawn
 _STYLE = Path(__file__).with_name("templates") / "figures.mplstyle"
 
 _COLOURS = {  # as in figures.mplstyle, and their names in the pages' style
@@ -42,7 +41,7 @@ _COLOURS = {  # as in figures.mplstyle, and their names in the pages' style
     "orange": "#b4540a",
     "grid": "#e9e6df",
 }
-INK, QUIET, BLUE, SOFT, ORANGE, _ = _COLOURS.values()
+BLUE, SOFT, ORANGE = (_COLOURS[name] for name in ("blue", "blue-soft", "orange"))
 
 
 @dataclass(frozen=True)
@@ -125,33 +124,6 @@ def _distribution(gaps: np.ndarray) -> Figure:
     return Figure("distribution", draw, alt)
 
 
-def worst_figure(case: Any, name: str) -> Figure | None:
-    """Both orders side by side, one line per element; None for sets too large to read."""
-    n = len(case.ordering)
-    if n > _DRAWN:
-        return None
-
-    def draw(axes: Axes) -> None:
-        for place, element in enumerate(case.ordering):
-            color = BLUE if place != element else QUIET
-            axes.plot([0, 1], [element, place], color=color, linewidth=1.6, alpha=0.8)
-            axes.annotate(str(element), (0, element), (-10, 0), textcoords="offset points", ha="right", va="center")
-            axes.annotate(str(element), (1, place), (10, 0), textcoords="offset points", ha="left", va="center")
-        axes.scatter([0, 1] * n, np.repeat(np.arange(n), 2), s=16, color=INK, zorder=3)
-        axes.set(title="Where each element goes", xlim=(-0.25, 1.25), ylim=(n - 0.5, -0.8))
-        axes.set_xticks([0, 1], ["given order", "worst order found"])
-        axes.tick_params(axis="x", length=0, colors=INK)
-        axes.set_yticks([])
-        axes.spines["bottom"].set_visible(False)
-        axes.grid(False)
-
-    alt = (
-        f"Lines from the given order to the worst order found for set {case.name}. "
-        f"There the elements stand in the order {', '.join(map(str, case.ordering))}."
-    )
-    return Figure(name, draw, alt, height=1.2 + 0.2 * n)
-
-
 def comparison_figure(comparison: Any) -> Figure:
     """The metric against the order gap, one point per model; filled if no other model beats it in both."""
     rows = comparison.table()
@@ -206,9 +178,8 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
 
 def write_report(report: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page of one audit."""
-    cases = [(case, worst_figure(case, f"worst{i}")) for i, case in enumerate(report.worst[:3]) if case.gap > 0]
-    values = {"report": report, "verdict": report.verdict(), "figures": report_figures(report), "cases": cases}
-    write_atomically(path, render("audit.html.j2", title=title, curves=CURVES, **values))
+    values = {"report": report, "verdict": report.verdict(), "figures": report_figures(report), "curves": CURVES}
+    write_atomically(path, render("audit.html.j2", title=title, **values))
 
 
 def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str) -> None:

@@ -80,6 +80,7 @@ class Predictor:
     ) -> None:
         if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
             predict = recurrence(predict)
+        self.predict = predict
         listed = isinstance(elements, (list, tuple))
         self.ragged = listed or lengths is not None
         self._numpy = not isinstance(elements[0] if listed and len(elements) else elements, Tensor)
@@ -268,8 +269,6 @@ def _adapted(predict: Any, listed: bool) -> tuple[Callable[..., Any], str]:
 
 def recurrence_of(predict: Any) -> nn.Module | None:
     """The recurrence, or the model with ``recurrence`` and ``encode``, that a predictor is, has or belongs to."""
-    if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
-        return recurrence(predict)
     for owner in owners_of(predict):
         has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
         if isinstance(owner, Recurrence) or has_one:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from anyorder.audits.intervals import Estimate, bootstrap_interval, estimate, rate_interval
 from anyorder.audits.predictor import Clock, Predictor, end_states, recurrence_of
@@ -89,7 +88,7 @@ def audit(
             names = {"class": class_names or predictor.classes, "feature": feature_names, "set": set_names}
             _check_names(names, predictor)
             with evaluating(model):
-                run = _Audit(model, predictor, seed, orderings, names)
+                run = _Audit(predictor, seed, orderings, names)
                 reports[str(name)] = run.report(task, labels, search, search_sets)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}" if isinstance(predict, Mapping) else str(error)) from error
@@ -111,8 +110,8 @@ def _check_names(names: dict[str, Any], predictor: Predictor) -> None:
 class _Audit:
     """One audit. It reads sets in blocks and keeps a few numbers per set, whatever the number of orderings."""
 
-    def __init__(self, predict: Any, predictor: Predictor, seed: int, orderings: int, names: dict[str, Any]) -> None:
-        self.predict, self.predictor, self.orderings, self.names = predict, predictor, orderings, names
+    def __init__(self, predictor: Predictor, seed: int, orderings: int, names: dict[str, Any]) -> None:
+        self.predictor, self.orderings, self.names = predictor, orderings, names
         self.rng = np.random.default_rng(seed)
         self.sizes, self.clock = predictor.sizes, predictor.clock
         self.flips: Counter[tuple[int, int]] = Counter()
@@ -190,9 +189,9 @@ class _Audit:
         return notes
 
     def _gives_classes(self) -> bool:
-        tags = getattr(getattr(self.predict, "__self__", self.predict), "__sklearn_tags__", None)
-        values = isinstance(self.predict, (Recurrence, nn.RNNBase, nn.RNNCellBase))
-        values |= tags is not None and tags().estimator_type == "regressor"
+        predict = self.predictor.predict
+        tags = getattr(getattr(predict, "__self__", predict), "__sklearn_tags__", None)
+        values = isinstance(predict, Recurrence) or (tags is not None and tags().estimator_type == "regressor")
         return self.predictor.returns_classes or ((self.predictor.columns or 1) > 1 and not values)
 
     def _read(
@@ -344,7 +343,7 @@ class _Audit:
     # States of a recurrence
     def _states(self, rows: np.ndarray) -> dict[int, Estimate] | None:
         """The order gap of the states after the first m elements."""
-        model = recurrence_of(self.predict)
+        model = recurrence_of(self.predictor.predict)
         if model is None:
             return None
         gaps: dict[int, Estimate] = {}
