@@ -113,15 +113,16 @@ class Search:
         return np.argsort(self._standard @ direction, kind="stable"), direction
 
     def _change(self) -> Move:
-        """A sort along a direction near the best, or the worst ordering with two elements or two runs exchanged."""
+        """A sort along a direction near the best, or the worst ordering with elements or runs exchanged."""
         rng, direction, order = self._rng, self._direction[1], self.order.copy()
         if direction is not None and rng.random() < 0.25:
             turn = np.where(rng.random(len(direction)) < 0.3, rng.standard_normal(len(direction)), 0.0)
             return self._sorted(direction + 1.5 * turn)
-        if rng.random() < 0.8:
-            places = rng.choice(self.size, 2, replace=False)
-            order[places] = order[places[::-1]]
-        else:
-            begin, middle, end = sorted(rng.choice(self.size + 1, 3, replace=False))
-            order[begin:end] = np.roll(order[begin:end], begin - middle)
+        for _ in range(rng.geometric(0.7)):  # more than one leads out of a local maximum
+            if rng.random() < 0.8:
+                places = rng.choice(self.size, 2, replace=False)
+                order[places] = order[places[::-1]]
+            else:
+                begin, middle, end = sorted(rng.choice(self.size + 1, 3, replace=False))
+                order[begin:end] = np.roll(order[begin:end], begin - middle)
         return order, None
