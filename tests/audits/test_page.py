@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import os
 import re
 import shutil
@@ -75,25 +76,14 @@ def test_pages_are_self_contained_and_escaped(pages, name):
         assert len(alt) > 40
 
 
-def test_the_page_says_what_the_report_says(pages, results):
-    import html
-
+def test_the_pages_say_what_the_reports_say(pages, results):
+    report, comparison = results
     text = html.unescape((pages / "audit.html").read_text())
-    report = results[0]
-    assert report.verdict().headline in text
-    assert report.verdict().detail in text
-    assert f"{report.output_gap:.3g}" in text
-    for note in report.notes:
-        assert note in text
-
-
-def test_choices_are_named_in_words(pages, results):
-    """Not by colour alone: a column of the table, and the words of the figure."""
-    import html
-
+    for part in (report.verdict().headline, report.verdict().detail, f"{report.output_gap:.3g}", *report.notes):
+        assert part in text
     text = html.unescape((pages / "comparison.html").read_text())
-    rows = results[1].table()
-    cells = re.findall(r"<td>(choice|–)</td></tr>", text)
+    rows = comparison.table()
+    cells = re.findall(r"<td>(choice|–)</td></tr>", text)  # in words, not by colour alone
     assert cells == ["choice" if row["choice"] else "–" for row in rows]
     assert {"choice", "–"} == set(cells)
     named = ", ".join(row["model"] for row in rows if row["choice"])

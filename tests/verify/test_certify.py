@@ -84,24 +84,21 @@ def test_agrees_with_enumeration_on_random_automata(seed):
         assert ao.certify(r, alphabet, max_length=6).closed
 
 
-def test_parity_is_certified_for_every_length_with_few_steps():
-    proof = ao.certify(known.parity(), BITS, max_length=16)
+@pytest.mark.parametrize(
+    ("r", "letters", "length", "states", "says"),
+    [
+        (known.parity(), [0.0, 1.0], 16, 2, "every length"),
+        (known.sum(), [1.0, 2.0, -5.0], 10, None, "up to length 10"),  # which never closes
+    ],
+)
+def test_known_invariants_are_certified_with_few_steps(r, letters, length, states, says):
+    proof = ao.certify(r, torch.tensor(letters)[:, None], max_length=length)
     assert proof.invariant
-    assert proof.closed
-    assert proof.counterexample is None
-    assert proof.max_gap == 0.0
-    assert proof.states_visited == 2
-    every_sequence = sum(2**length for length in range(1, 17))  # prefixes shared
-    assert proof.steps <= every_sequence / 50
-    assert "every length" in str(proof)
-
-
-def test_sums_are_certified_up_to_the_length_and_never_close():
-    proof = ao.certify(known.sum(), torch.tensor([[1.0], [2.0], [-5.0]]), max_length=10)
-    assert proof.invariant
-    assert not proof.closed
-    assert proof.steps < 3**10 / 50
-    assert "up to length 10" in str(proof)
+    assert proof.closed == (says == "every length")
+    assert (proof.max_gap, proof.counterexample) == (0.0, None)
+    assert states in (None, proof.states_visited)
+    assert proof.steps <= sum(len(letters) ** m for m in range(1, length + 1)) / 50  # all sequences, prefixes shared
+    assert says in str(proof)
 
 
 def test_closed_needs_room_for_the_swap():
@@ -134,30 +131,20 @@ def test_states_that_repeat_do_not_close_a_read_out_that_will_disagree(table, fo
 
 
 @pytest.mark.parametrize("place", [1, 2, 4])
-def test_a_swap_at_the_very_end_is_seen(place):
-    """The state keeps the element at one place: the shortest multiset that shows it ends there."""
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_swap_at_the_very_end_is_seen_and_remembered(place, forgets):
+    """The state keeps the element at one place, for good or until the next: the shortest counterexample ends there."""
 
     def keep(element, state):
         count, kept = state
-        return count + 1, torch.where(count == place, element, kept)
+        return count + 1, torch.where(count == place, element, 0 * kept if forgets else kept)
 
     r = ao.recurrence(keep, start=(torch.zeros(1, 1), torch.zeros(1, 1)))
     assert ao.certify(r, BITS, max_length=place).invariant
-    proof = ao.certify(r, BITS, max_length=place + 1)
-    assert not proof.invariant
-    assert len(proof.counterexample[0]) == place + 1
-
-
-def test_the_largest_gap_may_be_of_a_short_multiset():
-    """The second element counts, once it is read; the third makes the state forget it."""
-
-    def second(element, state):
-        count, kept = state
-        return count + 1, torch.where(count == 1, element, torch.zeros_like(kept))
-
-    proof = ao.certify(ao.recurrence(second, start=(torch.zeros(1, 1), torch.zeros(1, 1))), BITS, max_length=5)
-    assert proof.max_gap == 1.0
-    assert [len(word) for word in proof.counterexample] == [2, 2]
+    for longer in (1, 3):
+        proof = ao.certify(r, BITS, max_length=place + longer)
+        assert proof.max_gap == 1.0
+        assert [len(word) for word in proof.counterexample] == [place + 1] * 2
 
 
 def test_tolerance_and_readout():
