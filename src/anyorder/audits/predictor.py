@@ -290,8 +290,7 @@ def _takes_lengths(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = [p for p in positional if p.default is p.empty]
+    needed = [p for p in parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     many = len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     return many or "lengths" in parameters
 
