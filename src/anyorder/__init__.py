@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "data.sets": ["SetData", "pad"],
     "recurrences.base": ["Recurrence", "recurrence"],
+    "recurrences.fold": ["Fold"],
     "recurrences.trajectory": ["Trajectory"],
     "penalties": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty"],
     "penalties.order_gap": ["order_gap"],

@@ -136,6 +136,30 @@ def checked_lengths(lengths: Any, elements: Tensor) -> Tensor | None:
     return lengths.to(device=elements.device, dtype=torch.int64)
 
 
+def checked_ties(ties: Any, elements: Tensor, lengths: Tensor | None, name: str = "ties") -> Tensor:
+    """``ties [B, T]`` on the elements' device; equal values of a set must stand together."""
+    import torch
+
+    ties = torch.as_tensor(ties, device=elements.device)
+    shape = elements.shape[:2]
+    if ties.shape != shape or ties.is_complex():
+        raise InputError(f"{name} must be numbers of shape {list(shape)}, one per element; got {list(ties.shape)}")
+    if torch.compiler.is_compiling():
+        return ties
+    inside = torch.ones(shape, dtype=torch.bool, device=ties.device)
+    if lengths is not None:
+        inside = torch.arange(shape[1], device=ties.device) < lengths[:, None]
+    ordered = ties.masked_fill(~inside, ties[inside].max() if bool(inside.any()) else 0).sort(1).values
+    runs, distinct = ((x[:, 1:] != x[:, :-1]) & inside[:, 1:] for x in (ties, ordered))
+    apart = (runs.sum(1) > distinct.sum(1)) | (ties.isnan() & inside).any(1)
+    if bool(apart.any()):
+        raise InputError(
+            f"{name} must stand together, without NaN; set {int(apart.nonzero()[0])} returns to an earlier value "
+            "(sort its elements by time)"
+        )
+    return ties
+
+
 def require_finite(elements: Tensor, lengths: Tensor | None, name: str = "elements") -> None:
     """Refuse NaN and infinite values within the lengths; usually one sum decides. Padding may hold anything."""
     import torch

@@ -1,8 +1,4 @@
-"""What the penalties share: the batch they are computed on, the mean over sets, the relative form.
-
-A penalty compares whole states (every layer; h and c of an LSTM) by the squared Euclidean norm of their difference,
-averaged over draws and over the sets with at least two elements. It needs no labels, adds no dropout, and draws
-from ``generator`` alone.
+"""What the penalties share: the trajectory they read, the gap of two states by component, the mean over sets.
 
 Two orderings of n elements are up to n(n − 1)/2 adjacent swaps apart, so SIRE needs a weight about n²/4 times
 that of SubsetPenalty. Search weights over decades, 1e-3 to 1e3.
@@ -11,32 +7,41 @@ that of SubsetPenalty. Search weights over decades, 1e-3 to 1e3.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, checked_batch, whole_number
+from anyorder.checks import InputError, InputTypeError, checked_batch, checked_ties, one_of, whole_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, may_drop, modules_off, recurrence
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
+REDUCTIONS = ("mean", "none")
+Of = str | Sequence[str] | int | Callable[[State], State] | None
+
 
 class Penalty(ABC):
-    """A penalty on the dependence of a recurrence on order: a frozen dataclass that defines :meth:`branches`.
+    """A penalty on the dependence of a recurrence on order; a subclass defines :meth:`per_set`.
 
-    ``pairs``: draws per set. ``relative=True`` divides by the mean squared distance between end states of different
-    sets, so that neither the unit of the states nor shrinking them changes the value.
+    >>> class LastStep(Penalty):
+    ...     "The squared change of the state by the last element."
+    ...     def per_set(self, trajectory, generator):
+    ...         before = trajectory.at(trajectory.counts - 1)
+    ...         return (trajectory.last - before).square().sum(1), trajectory.counts.clamp(max=1)
+    >>> LastStep()(torch.nn.GRU(3, 16, batch_first=True), torch.randn(8, 10, 3)).shape
+    torch.Size([])
     """
 
-    pairs: int
-    relative: bool
+    reduction: str = "mean"
+    counts: Tensor  # of the last call: 1 for each set [B] that has a pair, otherwise 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
+    @abstractmethod
+    def per_set(self, trajectory: Trajectory, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """The value of each set ``[B]``, 0 where a set does not count, and ``[B]`` whether it counts, 1 or 0."""
 
     def __call__(
         self,
@@ -44,127 +49,148 @@ class Penalty(ABC):
         elements: Tensor | None = None,
         lengths: Tensor | None = None,
         *,
+        ties: Tensor | None = None,
+        weights: Tensor | None = None,
+        spread: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The penalty as a scalar with a gradient.
+        """The mean over the sets that count, with a gradient; ``[B]`` with ``reduction="none"``.
 
         Args:
             subject: a trajectory, alone; or a recurrence, torch module or model, with elements.
             elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``.
             lengths: ``[B]``, from 0 to T; None reads all T elements.
+            ties: ``[B, T]``, numbers or times. Elements of equal value are a tie and stand together.
+            weights: ``[B]``, a weight of each set in the mean.
+            spread: :meth:`RelativePenalty.spread` of a larger batch, in place of this batch's.
             generator: the only source of random numbers; None takes torch's default generator.
         """
-        batch = Batch.of(subject, elements, lengths)
-        if self.relative and batch.elements.shape[0] < 2:
-            raise InputError("relative=True needs at least two sets in the batch, whose end states differ; got one")
-        sample = batch.sets_with_a_pair()
-        if sample.numel() == 0:
-            return batch.zero()
-        value = squared_distance(*self.branches(batch, sample.repeat_interleave(self.pairs), generator)).mean()
-        return value / batch.spread() if self.relative else value
+        trajectory = trajectory_of(subject, elements, lengths)
+        if ties is not None:
+            trajectory = replace(trajectory, ties=checked_ties(ties, trajectory.elements, trajectory.lengths))
+        values, counts = self.per_set(replace(trajectory, spread=spread), generator)
+        object.__setattr__(self, "counts", counts)
+        if self.reduction == "none":
+            return values
+        share = counts.to(values.dtype) if weights is None else counts * weights.to(values)
+        total = share.sum()
+        return (values * share).sum() / torch.where(total > 0, total, 1.0)
+
+    def config(self) -> dict[str, Any]:
+        """The penalty as a JSON-able dict, for ``anyorder.penalties.penalty_from_config``."""
+        settings = asdict(self)  # type: ignore[call-overload]
+        if callable(settings.get("of")):
+            raise InputError("of is a function, which a configuration cannot describe; name a leaf or a layer")
+        return {"name": type(self).__name__, **settings}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativePenalty(Penalty):
+    """A penalty on the squared gaps of a state's components, in units of their variance if ``relative``."""
+
+    pairs: int = 1
+    relative: bool = True
+    of: Of = None
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
+        one_of("reduction", self.reduction, REDUCTIONS)
+        if isinstance(self.of, list):
+            object.__setattr__(self, "of", tuple(self.of))
 
     @abstractmethod
-    def branches(self, batch: Batch, sample: Tensor, generator: torch.Generator | None) -> tuple[State, State]:
-        """The two states to compare, one row per draw; ``sample [R]`` is the set of each draw."""
+    def gaps(self, trajectory: Trajectory, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """The mean squared gap of each set and component ``[B, K]``, and whether a set has a pair, ``[B]``."""
 
     @property
     def compares_sets(self) -> bool:
         """Whether a set is compared with others of the batch, which must then hold two sets with elements."""
         return self.relative
 
-    def config(self) -> dict[str, Any]:
-        """The penalty as a JSON-able dict, for ``anyorder.penalties.penalty_from_config``."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+    def per_set(self, trajectory: Trajectory, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        gaps, counts = self.gaps(trajectory, generator)
+        if not self.relative:
+            return gaps.sum(1), counts
+        spread = trajectory.spread
+        if spread is None:
+            if len(trajectory.elements) < 2:
+                raise InputError("relative=True needs two sets in the batch, or spread= of a larger one; got one set")
+            spread = self.spread(trajectory.last, trajectory.recurrence)
+        return (gaps / spread.to(gaps)).mean(1), counts
 
+    def spread(self, ends: State, of: Recurrence | None = None) -> Tensor:
+        """Twice the variance ``[K]`` of each component between the end states of different sets.
 
-@dataclass
-class Batch:
-    """A recurrence and the encoded batch ``[B, T, D]`` that it reads; the trajectory is made when it is needed."""
-
-    recurrence: Recurrence
-    elements: Tensor
-    lengths: Tensor | None
-    scanned: Trajectory | None = None
-    resumed_from: State | None = None  # None: the recurrence's own start
-
-    @classmethod
-    def of(cls, subject: Trajectory | Recurrence | nn.Module, elements: Tensor | None, lengths: Tensor | None) -> Batch:
-        """The batch of a penalty's arguments, checked."""
-        if isinstance(subject, Trajectory) == (elements is not None):
-            raise InputError("give a trajectory alone, or elements with a recurrence, a torch module or a model")
-        if isinstance(subject, Trajectory):
-            return cls._of_trajectory(subject)
-        if isinstance(getattr(subject, "recurrence", None), Recurrence) and hasattr(subject, "encode"):
-            elements, lengths = checked_batch(elements, lengths)
-            with modules_off([module for module in subject.modules() if may_drop(module)]):
-                encoded = subject.encode(filled(elements, lengths))  # type: ignore[operator]
-            return cls(subject.recurrence, encoded, lengths)  # type: ignore[arg-type]
-        wrapped = recurrence(subject)
-        elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
-        return cls(wrapped, elements, lengths)
-
-    @classmethod
-    def _of_trajectory(cls, given: Trajectory) -> Batch:
-        """The batch of a trajectory, which is made again if its gradients are wanted and were not recorded.
-
-        So is one in half precision after autocast has ended: it does not tell two nearly equal states apart.
+        It is at least 1e-6 of the mean over components, and at least the rounding error of the states.
         """
-        r, elements, state = given.recurrence, given.elements, given.resumed_from
-        unrecorded = torch.is_grad_enabled() and not given.recorded
-        dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), torch.float16)
-        if given.in_half_precision and dtype.itemsize > 2 and not torch.is_autocast_enabled(elements.device.type):
-            unrecorded, elements = True, elements.to(dtype) if elements.is_floating_point() else elements
-            if state is not None:
-                state = tree_map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
-        return cls(r, elements, given.lengths, None if unrecorded else given, state)
+        ends = self.components(ends, of)
+        variance, size, limits = ends.var(0), ends.detach().square().mean(), torch.finfo(ends.dtype)
+        floor = torch.maximum(1e-6 * variance.detach().mean(), (limits.eps**2 * size).clamp_min(limits.tiny))
+        return 2 * torch.maximum(variance, floor)
 
-    @cached_property
-    def counts(self) -> Tensor:
-        """The number of elements of each set, ``[B]``."""
-        batch, longest = self.elements.shape[:2]
-        return torch.full((batch,), longest, device=self.elements.device) if self.lengths is None else self.lengths
+    def components(self, state: State, recurrence: Recurrence | None = None) -> Tensor:
+        """The part ``of`` a state that is compared, side by side ``[B, K]``, in at least single precision."""
+        leaves = tree_leaves(part_of(state, self.of, recurrence))
+        return torch.cat([by_sample(_exact(leaf)) for leaf in leaves], 1)
 
-    @cached_property
-    def trajectory(self) -> Trajectory:
-        if self.scanned is not None:
-            return self.scanned
-        return self.recurrence.scan_encoded(self.elements, self.lengths, state=self.resumed_from, dropout=False)
+    def squared_gaps(self, one: State, other: State, sample: Tensor, trajectory: Trajectory) -> Tensor:
+        """The mean over the draws of each set, ``[B, K]``, of the squared difference of two states."""
+        r = trajectory.recurrence
+        square = (self.components(one, r) - self.components(other, r)).square()
+        drawn = square.unflatten(0, (-1, self.pairs)).mean(1)
+        return square.new_zeros(len(trajectory.elements), drawn.shape[1]).index_add(0, sample[:: self.pairs], drawn)
 
-    def sets_with_a_pair(self) -> Tensor:
-        """The indices of the sets with at least two elements."""
-        batch, longest = self.elements.shape[:2]
-        every = torch.arange(batch, device=self.elements.device)
-        if self.lengths is None:
-            return every if longest >= 2 else every[:0]
-        return every[self.lengths >= 2]
+    def none(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
+        """The gaps of a batch in which no set has a pair: 0, with a gradient of 0 for what the recurrence reads."""
+        ends = self.components(trajectory.last, trajectory.recurrence)
+        parts: list[Tensor] = [p for p in trajectory.recurrence.parameters() if p.requires_grad]
+        parts += [trajectory.elements] if trajectory.elements.is_floating_point() else []
+        zero = torch.stack([ends.flatten()[:0].sum(), *(p.flatten()[:0].sum().to(ends) for p in parts)]).sum()
+        return torch.zeros_like(ends.detach()) + zero, torch.zeros_like(trajectory.counts)
 
-    def end_state(self, sample: Tensor, order: Tensor, length: Tensor) -> State:
-        """End states of the first ``length [R]`` elements of the sets ``sample [R]`` in the order ``order [R, T]``."""
-        chosen = reorder(self.elements[sample], order[:, : int(length.max())])
-        state = self.resumed_from
+
+def trajectory_of(
+    subject: Trajectory | Recurrence | nn.Module, elements: Tensor | None, lengths: Tensor | None
+) -> Trajectory:
+    """The trajectory of a penalty's arguments, checked; without dropout, which two orderings would not share."""
+    if isinstance(subject, Trajectory) == (elements is not None):
+        raise InputError("give a trajectory alone, or elements with a recurrence, a torch module or a model")
+    if isinstance(subject, Trajectory):
+        return _readable(subject)
+    if isinstance(getattr(subject, "recurrence", None), Recurrence) and hasattr(subject, "encode"):
+        model: Any = subject
+        elements, lengths = checked_batch(elements, lengths)
+        with modules_off([module for module in model.modules() if may_drop(module)]):
+            encoded = model.encode(filled(elements, lengths))
+        return model.recurrence.scan_encoded(encoded, lengths, dropout=False)
+    wrapped = recurrence(subject)
+    elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
+    return wrapped.scan_encoded(elements, lengths, dropout=False)
+
+
+def _readable(given: Trajectory) -> Trajectory:
+    """The trajectory, made again if its gradients are wanted and were not recorded.
+
+    So is one in half precision after autocast has ended: it does not tell two nearly equal states apart.
+    """
+    r, elements, state = given.recurrence, given.elements, given.resumed_from
+    again = torch.is_grad_enabled() and not given.recorded
+    dtype = next((p.dtype for p in r.parameters() if p.is_floating_point()), torch.float16)
+    if given.in_half_precision and dtype.itemsize > 2 and not torch.is_autocast_enabled(elements.device.type):
+        again, elements = True, elements.to(dtype) if elements.is_floating_point() else elements
         if state is not None:
-            state = tree_map(lambda leaf: leaf.index_select(0, sample), state)
-        return self.recurrence.scan_encoded(chosen, length, state=state, dropout=False, last_alone=True).last
+            state = tree_map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, state)
+    return r.scan_encoded(elements, given.lengths, state=state, dropout=False) if again else given
 
-    def spread(self) -> Tensor:
-        """Mean squared distance between end states of different sets: 2/(B − 1) Σ ‖s_i − s̄‖².
 
-        It is at least the rounding error of the states. Sets that end closer together cannot be told apart.
-        """
-        sets = self.elements.shape[0]
-        ends = [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
-        mean = torch.stack([end.sub(end.mean(0)).square().sum() for end in ends]).sum() * (2.0 / (sets - 1))
-        size = torch.stack([end.detach().square().sum() for end in ends]).sum() / sets
-        limits = torch.finfo(mean.dtype)
-        return torch.maximum(mean, (limits.eps**2 * size).clamp_min(limits.tiny))
-
-    def zero(self) -> Tensor:
-        """0 with a gradient of 0 for all that the recurrence reads: no set has two elements."""
-        parts: list[Tensor] = [p for p in self.recurrence.parameters() if p.requires_grad]
-        if self.elements.is_floating_point():
-            parts.append(self.elements)
-        parts += [_exact(leaf) for leaf in tree_leaves(self.trajectory.last)]
-        return torch.stack([part.flatten()[:0].sum().to(torch.get_default_dtype()) for part in parts]).sum()
+def end_state(trajectory: Trajectory, sample: Tensor, order: Tensor, length: Tensor) -> State:
+    """End states of the first ``length [R]`` elements of the sets ``sample [R]`` in the order ``order [R, T]``."""
+    chosen = reorder(trajectory.elements[sample], order[:, : int(length.max())])
+    state = trajectory.resumed_from
+    if state is not None:
+        state = tree_map(lambda leaf: leaf.index_select(0, sample), state)
+    return trajectory.recurrence.scan_encoded(chosen, length, state=state, dropout=False, last_alone=True).last
 
 
 def halves(state: State) -> tuple[State, State]:
@@ -172,10 +198,21 @@ def halves(state: State) -> tuple[State, State]:
     return tuple(tree_map(lambda leaf, i=i: leaf.chunk(2)[i], state) for i in range(2))
 
 
-def squared_distance(one: State, other: State) -> Tensor:
-    """Squared Euclidean distance of two states, one number per row ``[R]``."""
-    gaps = tree_map(lambda p, q: by_sample((_exact(p) - _exact(q)).square()).sum(1), one, other)
-    return torch.stack(tree_leaves(gaps)).sum(0)
+def part_of(state: State, of: Of, recurrence: Recurrence | None = None) -> State:
+    """The leaves with these names, a layer, or what a function makes of a state; all of it for None."""
+    if of is None:
+        return state
+    if callable(of):
+        return of(state)
+    if isinstance(of, int):
+        layers = getattr(recurrence, "layers", 1)
+        if not 0 <= of < layers:
+            raise InputError(f"of must be a layer from 0 to {layers - 1}; got {of}")
+        return state if layers == 1 else tree_map(lambda leaf: leaf[:, of], state)
+    named = state if isinstance(state, dict) else dict(zip(getattr(recurrence, "leaves", ()), state, strict=False))
+    if not named:
+        raise InputTypeError(f"of names a leaf, {of!r}, of a state without names; give a layer or a function")
+    return [named[one_of("of", name, named)] for name in ([of] if isinstance(of, str) else of)]
 
 
 def _exact(leaf: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from anyorder.penalties.subset import SubsetPenalty
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PermutationPenalty(SubsetPenalty):
     """E ‖f(s₀, x_π̂) − f(s₀, x_π̃)‖²: :class:`SubsetPenalty` on whole sets, two uniform orderings of each.
 

@@ -7,23 +7,36 @@ leave the batch when they end, so padding (NaN, say) reaches neither values nor 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError, checked_batch, whole_number
+from anyorder.data.sets import filled
+from anyorder.recurrences.pairs import Pairs
 from anyorder.recurrences.trajectory import Layout, Rows, State, Trajectory, concatenated, tree_leaves, tree_map
 
 _SEQUENCES = (nn.RNN, nn.GRU, nn.LSTM)
 _CELLS = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 
 Step = Callable[[Tensor, State], State]
+Scan = Callable[[Tensor, Tensor | None, State], State]
 Select = Callable[[Tensor], State]  # from row numbers to states
+
+
+class Passed(NamedTuple):
+    """What a pass over packed rows gives: the last state, the states by row, and what the trajectory keeps."""
+
+    last: State
+    select: Select
+    dropped: bool = False  # whether dropout was applied
+    kept: Any = None
 
 
 class Recurrence(nn.Module, ABC):
@@ -95,7 +108,7 @@ class Recurrence(nn.Module, ABC):
         layout = Layout(elements, lengths)
         if not layout.sizes:
             return Trajectory(self, elements, lengths, start, start, None, resumed_from=state)
-        last, select, dropped = self._run(layout.pack(elements), layout, start, dropout, last_alone)
+        last, select, dropped, kept = self._run(layout.pack(elements), layout, start, dropout, last_alone)
         return Trajectory(
             self,
             elements,
@@ -105,11 +118,19 @@ class Recurrence(nn.Module, ABC):
             lambda sample, count: select(layout.row(sample, count)),
             repeatable=not (dropped or torch.is_autocast_enabled(elements.device.type)),
             resumed_from=state,
+            kept=kept,
         )
 
-    def output(self, state: State) -> State:
-        """What a torch module returns in a ``state``: h of the top layer; of an own step the state itself."""
-        return state
+    def output_of(self, trajectory: Trajectory) -> State:
+        """What the module returns at each set's last element; without an output, the last state."""
+        return trajectory.last
+
+    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor] | None:
+        """The mean squared swap gap ``[B, K]`` under the law ``pairs``, and which components it covers ``[K]``.
+
+        A penalty draws pairs for the other components. None (the default) says that there is no closed form.
+        """
+        return None
 
     def _readable(self, elements: Tensor) -> Tensor:
         """``elements [B, T, D]`` in the dtype of the scan; those that the step cannot read are refused."""
@@ -120,17 +141,16 @@ class Recurrence(nn.Module, ABC):
         return None if self._start_call is not None else self.start(batch_size)
 
     @abstractmethod
-    def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
-    ) -> tuple[State, Select, bool]:
-        """Scan packed ``rows``: the last state, the states by row, and whether dropout was applied."""
+    def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
+        """Scan packed ``rows``."""
 
 
 class StepRecurrence(Recurrence):
-    """A recurrence over any ``step(element, state) -> state``, run step by step."""
+    """A recurrence over any ``step(element, state)`` that returns a state or (output, state), run step by step."""
 
-    def __init__(self, step: Step, start: Any) -> None:
+    def __init__(self, step: Step, start: Any, scan: Scan | None = None) -> None:
         super().__init__(start)
+        self._scan = scan
         owner = getattr(step, "__self__", step)
         if isinstance(owner, nn.Module) and owner is not step:  # own the module behind a bound method
             self._owner = owner
@@ -152,21 +172,70 @@ class StepRecurrence(Recurrence):
             )
         if isinstance(state, Tensor) and isinstance(new, Tensor) and state.shape == new.shape:
             return new
+        if _is_output_and_state(new, state):
+            new = new[1]
         return require_state("the state that step returns", new, element.shape[0], state)
 
-    def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
-    ) -> tuple[State, Select, bool]:
+    def output_of(self, trajectory: Trajectory) -> State:
+        """What the step returns beside the state at each set's last element; without that, the last state."""
+        count = (trajectory.counts - 1).clamp(min=0)
+        if trajectory.elements.shape[1] == 0:
+            return trajectory.last
+        rows = torch.arange(len(count), device=count.device)
+        state = trajectory.rows(rows, count)
+        with modules_off(self._may_drop):
+            new = self._step(trajectory.elements[rows, count], state)
+        return new[0] if _is_output_and_state(new, state) else trajectory.last
+
+    def scan_encoded(self, elements: Tensor, lengths: Tensor | None = None, **options: Any) -> Trajectory:
+        if self._scan is None or elements.shape[1] == 0:
+            return super().scan_encoded(elements, lengths, **options)
+        given = options.get("state")
+        start = self.start(len(elements)) if given is None else given
+        states = self._scan(filled(elements, lengths), lengths, start)
+        t = of_states(states, elements, lengths, self)
+        if shapes(t.start) != shapes(start):
+            raise InputError(f"scan must return states of the form {shapes(start)} a set; got {shapes(t.start)}")
+        return dataclasses.replace(t, resumed_from=given)
+
+    def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
         dropout = dropout and any(m.training for m in self._may_drop)
         watched = dropout and not torch.compiler.is_compiling()
         randomness = _randomness(rows.device) if watched else None
         steps, last = layout.steps(self._checked if dropout else self.step, rows, start)
         dropped = dropout if randomness is None else not torch.equal(randomness, _randomness(rows.device))
-        return last, Rows(lambda: concatenated(steps)).select, dropped
+        return Passed(last, Rows(lambda: concatenated(steps)).select, dropped)
 
 
-def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
-    """The recurrence of a torch module or cell, or of any ``step(element, state) -> state``.
+def of_states(states: State, elements: Tensor, lengths: Tensor | None, step: Step) -> Trajectory:
+    """The trajectory of states ``[B, T + 1, …]``, the start first; ``step`` may be a recurrence."""
+    batch, longest = elements.shape[:2]
+    leaves = tree_leaves(states)
+    if not leaves or any(leaf.shape[:2] != (batch, longest + 1) for leaf in leaves):
+        raise InputError(f"states must be tensors [B, T + 1, …] = [{batch}, {longest + 1}, …]; got {shapes(states)}")
+    start = tree_map(lambda leaf: leaf[:, 0], states)
+    r = step if isinstance(step, Recurrence) else StepRecurrence(step, _no_start)
+    counts = torch.full((batch,), longest, device=elements.device) if lengths is None else lengths
+    rows = torch.arange(batch, device=elements.device)
+    last = tree_map(lambda leaf: leaf[rows, counts], states)
+
+    def passed(sample: Tensor, count: Tensor) -> State:
+        return tree_map(lambda leaf: leaf[sample, count], states)
+
+    return Trajectory(r, elements, lengths, start, last, passed, resumed_from=start)
+
+
+def _no_start(batch_size: int) -> State:
+    raise InputError("step has no start state of its own; give anyorder.recurrence(step, start=…) as step")
+
+
+def _is_output_and_state(new: Any, state: State) -> bool:
+    """Whether a step returned (output, state) rather than a state."""
+    return isinstance(new, tuple) and len(new) == 2 and shapes(new) != shapes(state) and shapes(new[1]) == shapes(state)
+
+
+def recurrence(wrapped: nn.Module | Step, start: Any = None, scan: Scan | None = None) -> Recurrence:
+    """The recurrence of a torch module or cell, or of any ``step(element, state)``.
 
     Args:
         wrapped: nn.RNN, nn.GRU, nn.LSTM of any number of layers, one of their cells, or a callable. Its module is
@@ -175,6 +244,10 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
             ``lambda element, state: self.step(element, state)``.
         start: a state of batch 1 (parameters are learned) or a callable(batch_size), which is owned if it is a
             module. torch's modules start at zeros by default; an own step needs ``start``.
+        scan: ``scan(elements [B, T, D], lengths, state)`` -> all states ``[B, T + 1, …]``, the start first, if yours
+            is parallel. States beyond a set's length are not read.
+
+    A step may return ``(output, state)``; ``trajectory.output`` is then the output at the last element.
 
     >>> r = recurrence(nn.GRU(3, 8, num_layers=2, batch_first=True))
     >>> r.scan(torch.zeros(5, 7, 3)).last.shape
@@ -196,7 +269,7 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None) -> Recurrence:
             "recurrence takes an nn.RNN, nn.GRU, nn.LSTM, one of their cells, or step(element, state) with start=, a "
             f"state of batch 1 or a callable(batch_size); got a {type(wrapped).__name__} with start={start!r}"
         )
-    return StepRecurrence(wrapped, start)
+    return StepRecurrence(wrapped, start, scan)
 
 
 def _refusal(wrapped: Any, start: Any) -> str | None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, InputTypeError
-from anyorder.recurrences.base import Recurrence, Select, require_state
+from anyorder.recurrences.base import Passed, Recurrence, require_state
 from anyorder.recurrences.kernels import gru, lstm
 from anyorder.recurrences.kernels.scan import applies, scan
 from anyorder.recurrences.trajectory import Layout, Rows, State, concatenated, tree_leaves, tree_map
@@ -28,16 +28,17 @@ class NativeRecurrence(Recurrence):
         super().__init__(start)
         self.module = module
         self.batch_first = getattr(module, "batch_first", True)
-        self._layers = getattr(module, "num_layers", 1)
+        self.layers = getattr(module, "num_layers", 1)
         self.is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
+        self.leaves = ("h", "c") if self.is_lstm else ()
         name = f"rnn_{module.nonlinearity}" if hasattr(module, "nonlinearity") else "lstm" if self.is_lstm else "gru"
         self._kernel, self._cell = getattr(torch, name), getattr(torch, f"{name}_cell")  # of a layer, of a step
         if self._start_names is not None:
             require_state("start", self.start(1), 1, self._form(1))
 
-    def output(self, state: State) -> State:
-        h = state[0] if self.is_lstm else state
-        return h if self._layers == 1 else h[..., -1, :]
+    def output_of(self, trajectory: Trajectory) -> State:
+        h = trajectory.last[0] if self.is_lstm else trajectory.last
+        return h if self.layers == 1 else h[..., -1, :]
 
     def weights(self, layer: int) -> list[Tensor]:
         """w_ih, w_hh, then b_ih and b_hh if the module has biases."""
@@ -47,7 +48,7 @@ class NativeRecurrence(Recurrence):
         return [w for w in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh) if w is not None]
 
     def _form(self, batch_size: int) -> State:
-        axes = (batch_size,) if self._layers == 1 else (batch_size, self._layers)
+        axes = (batch_size,) if self.layers == 1 else (batch_size, self.layers)
         zeros = self.weights(0)[0].new_zeros(*axes, self.module.hidden_size)
         return (zeros, zeros.clone()) if self.is_lstm else zeros
 
@@ -65,32 +66,30 @@ class NativeRecurrence(Recurrence):
 
     def step(self, element: Tensor, state: State) -> State:
         new = []
-        for layer in range(self._layers):
+        for layer in range(self.layers):
             after = self._cell(element, self.of_layer(state, layer), *self.weights(layer))
             element = after[0] if self.is_lstm else after
             new.append(after)
         return self._stack(new)
 
     def of_layer(self, state: State, layer: int) -> State:
-        return state if self._layers == 1 else tree_map(lambda leaf: leaf[:, layer], state)
+        return state if self.layers == 1 else tree_map(lambda leaf: leaf[:, layer], state)
 
     def _stack(self, layers: list[State]) -> State:
-        return layers[0] if self._layers == 1 else tree_map(lambda *leaves: torch.stack(leaves, 1), *layers)
+        return layers[0] if self.layers == 1 else tree_map(lambda *leaves: torch.stack(leaves, 1), *layers)
 
-    def _run(
-        self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool
-    ) -> tuple[State, Select, bool]:
+    def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
         rate = float(getattr(self.module, "dropout", 0.0))
-        dropped = dropout and self.module.training and rate > 0 and self._layers > 1
+        dropped = dropout and self.module.training and rate > 0 and self.layers > 1
         lasts: list[State] = []
         kept: list[Rows] = []
-        for layer in range(self._layers):
+        for layer in range(self.layers):
             if layer and dropped:
                 rows = F.dropout(rows, rate, training=True)
             rows, last, states = self._run_layer(rows, layout, self.of_layer(start, layer), layer, last_alone)
             lasts.append(last)
             kept.append(states)
-        return self._stack(lasts), lambda row: self._stack([states.select(row) for states in kept]), dropped
+        return Passed(self._stack(lasts), lambda row: self._stack([states.select(row) for states in kept]), dropped)
 
     def _run_layer(
         self, rows: Tensor, layout: Layout, start: State, layer: int, last_alone: bool

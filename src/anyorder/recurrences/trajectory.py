@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from anyorder.checks import InputError
+from anyorder.checks import InputError, checked_batch
 
 if TYPE_CHECKING:
     from anyorder.recurrences.base import Recurrence
@@ -58,6 +58,9 @@ class Trajectory:
         repeatable: whether ``recurrence.step`` gives these states again. Dropout and autocast prevent that.
         resumed_from: the state that the scan was given; None if it began at the recurrence's own start.
         recorded: whether gradients were recorded.
+        ties: ``[B, T]``, equal where elements share a time; None if no times are known.
+        spread: what a relative penalty divides by, in place of the variances of this batch.
+        kept: what the scan keeps for :meth:`Recurrence.closed_form_gap`.
     """
 
     recurrence: Recurrence
@@ -69,11 +72,36 @@ class Trajectory:
     repeatable: bool = True
     resumed_from: State | None = None
     recorded: bool = field(default_factory=torch.is_grad_enabled)
+    ties: Tensor | None = None
+    spread: Tensor | None = None
+    kept: Any = None
+
+    @classmethod
+    def of(
+        cls, states: State, elements: Tensor, lengths: Tensor | None = None, *, step: Callable[[Tensor, State], State]
+    ) -> Trajectory:
+        """The trajectory of states ``[B, T + 1, …]`` that you have already, the start first.
+
+        >>> x = torch.randn(4, 5, 2)
+        >>> states = torch.nn.functional.pad(x.cumsum(1), (0, 0, 1, 0))
+        >>> Trajectory.of(states, x, step=lambda element, state: state + element).last.shape
+        torch.Size([4, 2])
+        """
+        from anyorder.recurrences.base import of_states
+
+        elements, lengths = checked_batch(elements, lengths)
+        return of_states(states, elements, lengths, step)
+
+    @property
+    def counts(self) -> Tensor:
+        """The number of elements of each set, ``[B]``."""
+        batch, longest = self.elements.shape[:2]
+        return torch.full((batch,), longest, device=self.elements.device) if self.lengths is None else self.lengths
 
     @property
     def output(self) -> State:
-        """What a torch module returns at the last element, h of the top layer; of an own step the last state."""
-        return self.recurrence.output(self.last)
+        """What a torch module or a step returns at the last element; without an output, the last state."""
+        return self.recurrence.output_of(self)
 
     @property
     def states(self) -> State:
@@ -129,6 +157,7 @@ class Layout:
         if lengths is None or not self.ragged:
             self.sizes = [self.batch] * self.longest
             return
+        self.lengths = lengths
         ordered, self.order = lengths.sort(descending=True, stable=True)
         self.rank = torch.empty_like(self.order)
         self.rank[self.order] = torch.arange(self.batch, device=self.device)
@@ -181,6 +210,13 @@ class Layout:
     def sort(self, state: State) -> State:
         """A state of the batch with the longest set first."""
         return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
+
+    def last(self, rows: Tensor, first: Tensor) -> Tensor:
+        """The last of the states ``rows`` of each set; the ``first`` of an empty one."""
+        if not self.ragged:
+            return rows[-self.batch :]
+        last = rows[self.row(torch.arange(self.batch, device=self.device), self.lengths)]
+        return torch.where(self.lengths[:, None] > 0, last, first.to(last.dtype))
 
     def unsort(self, state: State) -> State:
         """A sorted state in the order of the batch."""

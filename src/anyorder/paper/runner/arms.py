@@ -374,7 +374,8 @@ class SmallCNN(SetModel):
 def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
     """The paper's penalties, in the units of the state: SIRE (``prefixes``, ``window``), or SUB; None without one."""
     if method.startswith("sire"):
-        return SIRE(setting.get("prefixes"), setting.get("window"), pairs=setting.get("pairs", 1), relative=False)
+        prefixes, window = setting.get("prefixes"), setting.get("window")
+        return SIRE(prefixes=prefixes, window=window, pairs=setting.get("pairs", 1), relative=False)
     return SubsetPenalty(pairs=setting.get("pairs", 1), relative=False) if method == "sub" else None
 
 

@@ -1,0 +1,245 @@
+"""Fold: a recurrence whose coefficients depend on the element alone, so that its order gap has a closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyorder.checks import InputError, InputTypeError, checked_batch, checked_ties, one_of, whole_number
+from anyorder.data.sets import filled
+from anyorder.recurrences.base import Passed, Recurrence
+from anyorder.recurrences.kernels import fold
+from anyorder.recurrences.kernels.fold import Channels, Coefficients, Gram
+from anyorder.recurrences.pairs import Pairs
+from anyorder.recurrences.trajectory import Layout, State, Trajectory
+
+
+class Standardise(nn.Module):
+    """(s − μ) / σ, with μ and σ of the first batch that is seen in training, then fixed.
+
+    A channel that hardly varies is divided by a tenth of the mean σ. Products lie in [−1, 1] and stay as they are.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: Channels) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels.size))
+        self.register_buffer("scale", torch.ones(channels.size))
+        self._products = slice(channels.affine, channels.linear)
+        self._fitted = False
+        self.register_load_state_dict_post_hook(_keep)
+
+    def forward(self, states: Tensor) -> Tensor:
+        if self.training and not self._fitted and len(states) > 1 and not torch.compiler.is_compiling():
+            self._fit(states.detach().flatten(0, -2))
+        return (states - self.mean) / self.scale
+
+    @torch.no_grad()
+    def _fit(self, states: Tensor) -> None:
+        scale, mean = torch.std_mean(states, 0)
+        scale = scale.clamp_min(0.1 * scale.mean() + 1e-6)
+        mean[self._products], scale[self._products] = 0.0, 1.0
+        self.mean.copy_(mean)
+        self.scale.copy_(scale)
+        self._fitted = True
+
+
+def _keep(module: Standardise, _: Any) -> None:
+    module._fitted = True  # loaded units are not replaced by those of the next batch
+
+
+class Fold(Recurrence):
+    """A stack of channels that read one element x at a time, with coefficients that are functions of x alone.
+
+    ====================  =================================  ==========================================
+    kind                  step                               commutes where
+    ====================  =================================  ==========================================
+    ``affine``            s' = (1 − c(x))·s + b(x), s₀ = 0   c ≡ 0: a sum; b = κc: a product around κ
+    ``product``           s' = (1 − c(x))·s, s₀ = 1          everywhere
+    ``max``               s' = max(s, β(x))                  everywhere
+    ``maxplus``           s' = max(s + α(x), β(x))           α ≡ 0, and sums clipped by one constant
+    ====================  =================================  ==========================================
+
+    c = 1 − cos θ(x) lies in [0, 2]; θ, b, α and β are linear in ``width`` ReLU features of x. The swap gap of an affine
+    channel, c(x)b(y) − b(x)c(y), does not depend on the state: the mean square over all pairs of a set is
+    2[(Σc²)(Σb²) − (Σcb)²] / (n(n − 1)), which :class:`SIRE` uses in place of draws.
+
+    Args:
+        in_features: D, the features of an element.
+        channels: the number of channels (three quarters affine, an eighth product, an eighth max), or a dict of
+            numbers by kind.
+        layers: A layer above the first reads the element and the standardised states of the layer below. Order then
+            enters its coefficients, so its gap is sampled.
+        width: the number of ReLU features of each layer.
+
+    State: ``[B, C]``; of L > 1 layers ``[B, L, C]``.
+
+    >>> import anyorder as ao
+    >>> fold = ao.Fold(3, {"affine": 12, "max": 4})
+    >>> t = fold.scan(torch.randn(5, 7, 3))
+    >>> t.last.shape, ao.SIRE()(t).item() >= 0
+    (torch.Size([5, 16]), True)
+    """
+
+    def __init__(
+        self, in_features: int, channels: int | Mapping[str, int] = 64, *, layers: int = 1, width: int = 64
+    ) -> None:
+        in_features, width = whole_number("in_features", in_features), whole_number("width", width)
+        kinds, layers = channels_of(channels), whole_number("layers", layers)
+        size = kinds.size
+        start = torch.zeros(1, size)
+        start[:, kinds.affine : kinds.linear] = 1.0
+        start[:, kinds.linear :] = -1.0
+        super().__init__(start if layers == 1 else start[:, None].repeat(1, layers, 1))
+        self.in_features, self.channels, self.layers, self.width = in_features, kinds, layers, width
+        inputs = [in_features] + [in_features + size] * (layers - 1)
+        self.features: Any = nn.ModuleList(nn.Linear(read, width) for read in inputs)
+        self.coefficients: Any = nn.ModuleList(nn.Linear(width, kinds.coefficients) for _ in inputs)
+        self.standardise: Any = nn.ModuleList(Standardise(kinds) for _ in inputs[1:])
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights anew: affine channels begin near sums, max-plus channels as maxima."""
+        affine, linear = self.channels.affine, self.channels.linear
+        for features, out in zip(self.features, self.coefficients, strict=True):
+            features.reset_parameters()
+            out.reset_parameters()
+            nn.init.normal_(out.weight[:affine], 0.0, 0.1 / self.width**0.5)
+            nn.init.normal_(out.weight[affine:linear], 0.0, 1.0 / self.width**0.5)
+            out.bias[:linear] = 0.0
+            alpha = self.channels.coefficients - self.channels.maxplus
+            out.weight[alpha:] = out.bias[alpha:] = 0.0
+
+    def extra_repr(self) -> str:
+        kinds = {kind: count for kind, count in asdict(self.channels).items() if count}
+        return f"{self.in_features}, {kinds}, layers={self.layers}, width={self.width}"
+
+    def check_elements(self, elements: Tensor) -> None:
+        weight = self.features[0].weight
+        readable = elements.dtype == weight.dtype or torch.is_autocast_enabled(elements.device.type)
+        if elements.shape[2] != self.in_features or not readable:
+            kind = InputError if readable else InputTypeError
+            raise kind(
+                f"elements must have {self.in_features} features (in_features) of {weight.dtype}, the dtype of the "
+                f"weights; got {elements.shape[2]} of {elements.dtype}"
+            )
+
+    def output_of(self, trajectory: Trajectory) -> State:
+        return trajectory.last if self.layers == 1 else trajectory.last[:, -1]
+
+    def step(self, element: Tensor, state: State) -> State:
+        new: list[Tensor] = []
+        cut, read = self.channels.linear, element
+        for layer in range(self.layers):
+            if layer:
+                read = torch.cat([element, self.standardise[layer - 1](new[-1])], 1)
+            c, b, beta, alpha = self.coefficients_of(read, layer)
+            old = state if self.layers == 1 else state[:, layer]
+            linear = (1 - c) * old[:, :cut] + F.pad(b, (0, self.channels.product))
+            greatest = torch.maximum(old[:, cut:] + F.pad(alpha, (self.channels.max, 0)), beta)
+            new.append(torch.cat([linear, greatest], 1))
+        return self._stack(new)
+
+    def coefficients_of(self, rows: Tensor, layer: int = 0) -> Coefficients:
+        """c, b, β and α of ``rows [N, D]``."""
+        columns = self.coefficients[layer](self.features[layer](rows).relu())
+        return Coefficients.of(columns.to(self.features[0].weight.dtype), self.channels)
+
+    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """The exact gaps of the first layer's affine, product and max channels; the others are not covered."""
+        affine, linear, size = self.channels.affine, self.channels.linear, self.channels.size
+        gram: Gram | None = trajectory.kept
+        if pairs.every and gram is not None:
+            n = trajectory.counts[:, None].double()
+            gaps = 2 * gram.determinant() / (n * (n - 1)).clamp(min=1)
+        else:
+            gaps = pairs.mean_squared_gap(*self._affine(trajectory.elements, trajectory.lengths)[:2])
+        gaps = F.pad(gaps.to(trajectory.last.dtype), (0, self.layers * size - affine))
+        covered = torch.arange(gaps.shape[1], device=gaps.device) < linear + self.channels.max
+        return gaps, covered
+
+    def order_bound(self, elements: Tensor, lengths: Tensor | None = None, *, ties: Tensor | None = None) -> Tensor:
+        """A bound ``[B]`` on the distance between the end states of any two orderings of each set.
+
+        ‖Δ‖² ≤ N Σ det over the affine channels, with N pairs of elements and det = (Σc²)(Σb²) − (Σcb)², plus
+        ((n − 1) Σ|α|)² of each max-plus channel. With ``ties [B, T]``: any two orderings within ties.
+
+        >>> fold = Fold(2, {"affine": 4, "max": 4})
+        >>> x, order = torch.randn(1, 6, 2), torch.randperm(6)
+        >>> gap = torch.linalg.vector_norm(fold.scan(x).last - fold.scan(x[:, order]).last)
+        >>> bool(gap <= fold.order_bound(x)[0] + 1e-6)
+        True
+        """
+        if self.layers > 1:
+            raise InputError(f"layers must be 1: the gap of an upper layer has no closed form; got {self.layers}")
+        elements, lengths = checked_batch(elements, lengths)
+        self.check_elements(elements)
+        groups = None if ties is None else checked_ties(ties, elements, lengths)
+        counts = torch.full((len(elements),), elements.shape[1]) if lengths is None else lengths
+        pairs = Pairs.of(counts.to(elements.device), elements.shape[1], groups, 0, ties is None)
+        c, b, alpha = self._affine(elements, lengths)
+        det, number = pairs.squared_sum(c, b)
+        shifts = (alpha.double().abs().sum(1) * (counts[:, None] - 1).clamp(min=0)).square()
+        return (number * det.sum(1) + shifts.sum(1)).sqrt()
+
+    def _affine(self, elements: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """c and b of the affine channels and α, ``[B, T, …]``, 0 in the padding."""
+        c, b, _, alpha = self.coefficients_of(filled(elements, lengths).flatten(0, 1))
+        parts = [x.unflatten(0, elements.shape[:2]) for x in (c[:, : self.channels.affine], b, alpha)]
+        if lengths is not None:
+            padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
+            parts = [part.masked_fill(padding[:, :, None], 0) for part in parts]
+        return parts[0], parts[1], parts[2]
+
+    def _form(self, batch_size: int) -> State:
+        return self.start(batch_size)
+
+    def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
+        read, gram = rows, None
+        layers: list[Tensor] = []
+        lasts: list[Tensor] = []
+        for layer in range(self.layers):
+            if layer:
+                read = torch.cat([rows, self.standardise[layer - 1](layers[-1])], 1)
+            first = start if self.layers == 1 else start[:, layer]
+            maps = (self.features[layer], self.coefficients[layer])
+            weights = [parameter for linear in maps for parameter in (linear.weight, linear.bias)]
+            states, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
+            gram = gram or Gram(*(layout.unsort(F.pad(x, (0, 0, 0, layout.batch - len(x)))) for x in sums))
+            layers.append(states)
+            lasts.append(layout.last(states, first))
+        _require_finite(lasts)
+        return Passed(self._stack(lasts), lambda row: self._stack([states[row] for states in layers]), kept=gram)
+
+    def _stack(self, layers: list[Tensor]) -> Tensor:
+        return layers[0] if self.layers == 1 else torch.stack(layers, 1)
+
+
+def channels_of(channels: int | Mapping[str, int]) -> Channels:
+    """How many channels of each kind; a number is three quarters affine, an eighth product and an eighth max."""
+    if not isinstance(channels, Mapping):
+        total = whole_number("channels", channels)
+        return Channels(total - 2 * (total // 8), total // 8, total // 8, 0)
+    kinds = list(asdict(Channels()))
+    counts = Channels(**{one_of("channels", kind, kinds): whole_number(kind, n, 0) for kind, n in channels.items()})
+    if counts.size == 0:
+        raise InputError(f"channels must hold at least one channel of {', '.join(kinds)}; got {dict(channels)}")
+    return counts
+
+
+def _require_finite(lasts: list[Tensor]) -> None:
+    """Refuse states that have overflowed. Their gradients would be NaN."""
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return
+    if not all(bool(torch.isfinite(last.detach().sum())) for last in lasts):
+        raise InputError(
+            "elements must be small enough for a Fold's states, which overflowed; standardise the elements"
+        )

@@ -1,0 +1,98 @@
+"""The law of the pairs that a swap exchanges: which two elements of a set, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyorder.data.orderings import random_below
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Element i is drawn in proportion to ``weight``, its partner uniformly from the others in ``begin`` … ``reach``.
+
+    All tensors are ``[B, T]``. ``reach`` is exclusive, and ``weight`` is 0 where an element has no partner.
+    ``every`` says that all pairs of a set are equally likely. A swap starts from the state before its earlier element.
+    """
+
+    begin: Tensor
+    reach: Tensor
+    weight: Tensor
+    every: bool = False
+
+    @classmethod
+    def of(cls, lengths: Tensor, longest: int, ties: Tensor | None, window: int | None, every: bool) -> Pairs:
+        """The pairs within ties ``[B, T]`` and at most ``window`` distinct times apart.
+
+        Without ties each element has a time of its own, and no window reaches to the end. With ``every`` all elements
+        of a set are tied. A time of k elements counts k times, or k − 1 times if no later time is near enough.
+        """
+        place = torch.arange(longest, device=lengths.device).expand(len(lengths), longest)
+        if every:
+            begin, reach = torch.zeros_like(place), lengths[:, None].expand_as(place)
+            end = reach
+        elif ties is None:
+            begin, end = place, place + 1
+            reach = lengths[:, None] if window is None else torch.minimum(place + 1 + window, lengths[:, None])
+            reach = torch.maximum(reach, end)
+        else:
+            new = torch.ones_like(ties, dtype=torch.bool)
+            new[:, 1:] = (ties[:, 1:] != ties[:, :-1]) | (place[:, 1:] >= lengths[:, None])
+            group = new.cumsum(1) - 1
+            first = torch.full((len(lengths), longest + 1), longest, device=lengths.device)
+            first.scatter_reduce_(1, group, place, "amin")  # where each group begins
+            begin, end = first.gather(1, group), first.gather(1, group + 1)
+            reach = first.gather(1, (group + 1 + (window or 0)).clamp(max=longest))
+            end, reach = (torch.minimum(x, lengths[:, None]) for x in (end, reach))
+        tied = (end - begin).clamp(min=1)
+        weight = torch.where(reach > end, 1.0, (tied - 1).double() / tied)
+        return cls(begin, reach, weight * (place < lengths[:, None]), every)
+
+    @property
+    def counts(self) -> Tensor:
+        """1 for each set ``[B]`` that has a pair, otherwise 0."""
+        return (self.weight.sum(1) > 0).long()
+
+    def draw(self, sample: Tensor, generator: torch.Generator | None, *, tied: bool) -> tuple[Tensor, Tensor]:
+        """The earlier and the later position of a pair of each set in ``sample [R]``."""
+        if tied:
+            mass = self.weight[sample].cumsum(1)
+            uniform = torch.rand(len(sample), generator=generator, device=getattr(generator, "device", mass.device))
+            place = torch.searchsorted(mass, uniform.to(mass)[:, None] * mass[:, -1:], right=True)
+            one = place[:, 0].clamp(max=mass.shape[1] - 1)
+        else:  # every element but the last of a set has a partner, and all count alike
+            one = random_below(self.weight[sample].count_nonzero(1), generator)
+        begin, reach = (x[sample].gather(1, one[:, None])[:, 0] for x in (self.begin, self.reach))
+        other = begin + random_below(reach - begin - 1, generator)
+        other = other + (other >= one)
+        return torch.minimum(one, other), torch.maximum(one, other)
+
+    def mean_squared_gap(self, c: Tensor, b: Tensor) -> Tensor:
+        """The mean of (c_i b_j − b_i c_j)² over the law, ``[B, C]``, from ``c`` and ``b [B, T, C]``, 0 in the padding.
+
+        Running sums of c², b² and cb give the sum over a run of partners, so this is linear in T. They are in double
+        precision, in which products of single precision are exact.
+        """
+        share = self.weight / (self.reach - self.begin - 1).clamp(min=1)
+        total = self.weight.sum(1, keepdim=True)
+        return (self._squared_gaps(c, b) * share[:, :, None]).sum(1) / torch.where(total > 0, total, 1.0)
+
+    def squared_sum(self, c: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of (c_i b_j − b_i c_j)² over pairs i < j within ties ``[B, C]``, and their number ``[B]``."""
+        number = ((self.reach - self.begin - 1) * (self.weight > 0)).sum(1) / 2
+        return self._squared_gaps(c, b).sum(1) / 2, number
+
+    def _squared_gaps(self, c: Tensor, b: Tensor) -> Tensor:
+        """The sum over the partners of each element, ``[B, T, C]``."""
+        c, b = c.double(), b.double()
+        products = torch.stack([c * c, b * b, c * b])
+        sums = torch.nn.functional.pad(products.cumsum(2), (0, 0, 1, 0))
+
+        def until(index: Tensor) -> Tensor:
+            return sums.gather(2, index[None, :, :, None].expand(3, -1, -1, c.shape[2]))
+
+        cc, bb, cb = until(self.reach) - until(self.begin)
+        return (products[0] * bb + products[1] * cc - 2 * products[2] * cb).clamp(min=0)
