@@ -8,10 +8,11 @@ from anyorder.models.aggregation import MultiAggregation
 from anyorder.models.base import MODELS, SetModel, Standardised, average_over_orderings
 from anyorder.models.deep_sets import DeepSets
 from anyorder.models.janossy import JanossyPooling
-from anyorder.models.recurrent import RecurrentSetModel
+from anyorder.models.recurrent import FOLD_PRESETS, RecurrentSetModel
 from anyorder.models.set_transformer import SetTransformer
 
 __all__ = [
+    "FOLD_PRESETS",
     "MODELS",
     "DeepSets",
     "JanossyPooling",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.models.base import Embedding, SetModel, average_over_orderings, encoder_of, mlp
 from anyorder.recurrences.base import Recurrence, recurrence
+from anyorder.recurrences.fold import Channels, Fold, Standardise
 from anyorder.recurrences.known import TwoLayerReLUCell
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
@@ -22,6 +23,15 @@ CELLS: dict[str, Callable[..., nn.Module]] = {
     "gru": partial(nn.GRU, batch_first=True),
     "lstm": partial(nn.LSTM, batch_first=True),
     "relu": TwoLayerReLUCell,
+    "fold": Fold,
+}
+# What a fold should be able to compute, as arguments of RecurrentSetModel. Choose among them on validation data.
+FOLD_PRESETS: dict[str, dict[str, Any]] = {
+    "sums": {"channels": {"affine": 80}},
+    "moments": {"channels": {"affine": 80}, "bilinear": 16},
+    "extremes": {"channels": {"max": 64}},
+    "products": {"channels": {"product": 32}},
+    "order": {"channels": {"affine": 16, "max": 32}, "layers": 2, "readout": [64]},
 }
 
 
@@ -39,6 +49,40 @@ class Readout(nn.Module):
         return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
 
 
+class UnboundedHead(nn.Module):
+    """ρ of states without bound: linear in the standardised state z, plus (Uz ∘ Vz)W and an MLP that begin at 0.
+
+    The linear path carries sums without loss. The other two learn only what it cannot: W and the MLP's last layer are
+    0 at first.
+    """
+
+    def __init__(
+        self,
+        channels: Channels,
+        out_features: int,
+        bilinear: int,
+        widths: Sequence[int],
+        activation: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.standardise, self.linear = Standardise(channels), nn.Linear(channels.size, out_features)
+        self.factors = nn.Linear(channels.size, 2 * bilinear) if bilinear else None
+        self.product = nn.Linear(bilinear, out_features, bias=False) if bilinear else None
+        self.mlp = mlp(channels.size, widths, out_features, activation, dropout) if widths else None
+        for part in (self.product, self.mlp):
+            if part is not None:
+                nn.init.zeros_(list(part.modules())[-1].weight)  # type: ignore[arg-type]
+
+    def forward(self, state: Tensor) -> Tensor:
+        z = self.standardise(state)
+        out = self.linear(z)
+        if self.factors is not None and self.product is not None:
+            left, right = self.factors(z).chunk(2, -1)
+            out = out + self.product(left * right)
+        return out if self.mlp is None else out + self.mlp(z)
+
+
 def _side_by_side(state: State) -> Tensor:
     return torch.cat([by_sample(leaf) for leaf in tree_leaves(state)], dim=1)
 
@@ -49,7 +93,8 @@ class RecurrentSetModel(SetModel):
     Args:
         cell: f with ``hidden`` units and ``layers`` layers: "rnn" (tanh), "relu-rnn", "gru" or "lstm". "relu" is the
             cell of Theorem 4, s' = W1 relu(W2 x + W3 s + B), with ``hidden`` ReLU neurons and ``state_features``
-            (default: ``hidden``) state features. A Recurrence keeps its own size and start.
+            (default: ``hidden``) state features. "fold" is :class:`anyorder.Fold`, with ``channels`` (default:
+            ``hidden``); see FOLD_PRESETS. A Recurrence keeps its own size and start.
         encoder: φ: None, the widths of an MLP (``activation`` after every layer), or a module
             ``[B, T, D] -> [B, T, E]``.
         readout: ρ: None for a linear layer, hidden widths, or a module. ρ reads h of the top layer; of a Recurrence,
@@ -60,6 +105,9 @@ class RecurrentSetModel(SetModel):
             U(−½, ½).
         gate_bias_span: T draws the update-gate biases of a GRU, the forget-gate biases of an LSTM, from log U(1, T):
             memory then spans 1 to T steps at the start.
+        channels: of a fold, a number or numbers by kind.
+        bilinear: of a fold, the rank of the products of states that ρ reads beside its linear path. ``readout`` adds
+            an MLP of these widths to both.
         orderings: P > 1 averages the output over P orderings in eval mode, those of :func:`average_over_orderings`
             with ``seed``.
 
@@ -89,6 +137,8 @@ class RecurrentSetModel(SetModel):
         embedding: Embedding | None = None,
         gate_bias_span: float | None = None,
         state_features: int | None = None,
+        channels: int | Mapping[str, int] | None = None,
+        bilinear: int = 0,
         orderings: int = 1,
         seed: int = 0,
     ) -> None:
@@ -99,6 +149,8 @@ class RecurrentSetModel(SetModel):
             "gate_bias_span": gate_bias_span is not None and cell not in ("gru", "lstm"),
             "state_features": state_features is not None and cell != "relu",
             "layers": layers != 1 and cell == "relu",
+            "channels": channels is not None and cell != "fold",
+            "bilinear": bilinear != 0 and (cell != "fold" or own_head),
             "readout_dropout": bool(readout_dropout) and own_head,
         }
         if named := next((name for name, wrong in without_effect.items() if wrong), None):
@@ -107,6 +159,9 @@ class RecurrentSetModel(SetModel):
         if isinstance(cell, Recurrence):
             self.recurrence = cell
             read = sum(leaf.numel() for leaf in tree_leaves(cell.start(1)))
+        elif cell == "fold":
+            self.recurrence = Fold(width, hidden if channels is None else channels, layers=layers)
+            read = self.recurrence.channels.size
         else:
             one_of("cell", cell, CELLS)
             hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
@@ -116,7 +171,14 @@ class RecurrentSetModel(SetModel):
                 _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
             start = torch.zeros(1, read) if cell == "relu" else recurrence(module).start(1)
             self.recurrence = recurrence(module, start=tree_map(nn.Parameter, start) if learned_start else start)
-        head: Any = readout if own_head else mlp(read, readout or (), out_features, activation, readout_dropout)  # type: ignore[arg-type]
+        widths: Any = readout or ()
+        if own_head:
+            head: Any = readout
+        elif cell == "fold":
+            rank, kinds = whole_number("bilinear", bilinear, 0), self.recurrence.channels
+            head = UnboundedHead(kinds, out_features, rank, widths, activation, readout_dropout)
+        else:
+            head = mlp(read, widths, out_features, activation, readout_dropout)
         own = None if own_head else _side_by_side
         self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output)
         if own_head:

@@ -121,9 +121,13 @@ class Recurrence(nn.Module, ABC):
             kept=kept,
         )
 
+    def output(self, state: State) -> State:
+        """What a torch module returns in a ``state``: h of the top layer; of an own step the state itself."""
+        return state
+
     def output_of(self, trajectory: Trajectory) -> State:
-        """What the module returns at each set's last element; without an output, the last state."""
-        return trajectory.last
+        """What the module or the step returns at each set's last element; without an output, the last state."""
+        return self.output(trajectory.last)
 
     def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor] | None:
         """The mean squared swap gap ``[B, K]`` under the law ``pairs``, and which components it covers ``[K]``.

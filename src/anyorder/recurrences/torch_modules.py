@@ -36,8 +36,8 @@ class NativeRecurrence(Recurrence):
         if self._start_names is not None:
             require_state("start", self.start(1), 1, self._form(1))
 
-    def output_of(self, trajectory: Trajectory) -> State:
-        h = trajectory.last[0] if self.is_lstm else trajectory.last
+    def output(self, state: State) -> State:
+        h = state[0] if self.is_lstm else state
         return h if self.layers == 1 else h[..., -1, :]
 
     def weights(self, layer: int) -> list[Tensor]:
