@@ -1,8 +1,8 @@
 """Draw the picture of docs/fold.md: ``python docs/fold_figure.py``.
 
 A fold of 32 affine channels learns the sum and the sign of sets: an element is a number and a sign, and the targets are
-the sum of the numbers and the product of the signs. The weight of the penalty grows in stages. A point is a channel. Its
-horizontal place is how far it is from a sum: the root mean square of c. Its vertical place is how far it is from a
+the sum of the numbers and the product of the signs. The weight of the penalty grows in stages. A point is a channel.
+Its horizontal place is how far it is from a sum: the root mean square of c. Its vertical place is how far it is from a
 product: the sine of the angle between c and b.
 """
 
