@@ -15,7 +15,7 @@ import anyorder as ao
 from benchmarks.timing import entry, medians
 
 FEATURES = 3
-MIXTURES = {"default mixture": [], "affine alone": ["affine"]}
+MIXTURES: dict[str, list[str]] = {"default mixture": [], "affine alone": ["affine"]}
 
 
 class Steps:
@@ -26,7 +26,8 @@ class Steps:
         self.elements = torch.randn(batch, n, FEATURES)
         self.gru = nn.GRU(FEATURES, width, batch_first=True)
         self.phi = nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.folds = {name: ao.Fold(FEATURES, {kind: width for kind in kinds} if kinds else width) for name, kinds in MIXTURES.items()}
+        kinds = {name: dict.fromkeys(alone, width) or width for name, alone in MIXTURES.items()}
+        self.folds = {name: ao.Fold(FEATURES, channels) for name, channels in kinds.items()}
         self.heads = nn.ModuleDict({name: nn.Linear(width, 1) for name in ("gru", "phi", "fold")})
         self.sire = ao.SIRE()
 

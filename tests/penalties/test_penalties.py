@@ -215,28 +215,36 @@ def test_without_a_pair_the_value_is_zero_with_a_gradient(law: str) -> None:
     assert EVERY[law](r, torch.randn(3, 1, 2)).item() == 0.0
 
 
-def test_relative_divides_by_the_distance_between_samples() -> None:
+def test_relative_is_the_mean_over_components_in_units_of_their_variance() -> None:
     r, (elements, lengths) = make("lstm-2-layers"), ao.pad(samples([5, 3, 4, 2]))
     last = r.scan(elements, lengths).last
     ends = torch.cat([leaf.flatten(1) for leaf in tree_leaves(last)], 1)
-    between = torch.pdist(ends.detach()).square().mean()
     for law in ("random", "given", "subset", "permutation"):
-        plain, relative = (replace(EVERY[law], relative=chosen) for chosen in (False, True))
-        values = [p(r, elements, lengths, generator=torch.Generator().manual_seed(4)) for p in (plain, relative)]
-        torch.testing.assert_close(values[1], values[0] / between)
-        values[1].backward()
-    gap = ao.order_gap(r, elements, lengths, generator=torch.Generator().manual_seed(4))
-    values[1] = ao.PermutationPenalty()(r, elements, lengths, generator=torch.Generator().manual_seed(4))
-    assert not gap.requires_grad
-    torch.testing.assert_close(gap, values[1].detach())
+        parts, options = [], {"generator": torch.Generator().manual_seed(4)}
+        relative = replace(EVERY[law], relative=True)(r, elements, lengths, **options)
+        for k in range(ends.shape[1]):
+            part = replace(EVERY[law], of=lambda s, k=k: torch.cat([x.flatten(1) for x in tree_leaves(s)], 1)[:, k])
+            parts.append(
+                part(r, elements, lengths, generator=torch.Generator().manual_seed(4)) / (2 * ends[:, k].var())
+            )
+        torch.testing.assert_close(relative, torch.stack(parts).mean())
+        relative.backward()
 
 
-def test_shrinking_the_states_does_not_shrink_the_relative_gap() -> None:
+def test_the_scale_of_a_component_does_not_change_the_relative_penalty() -> None:
+    elements, gru = torch.randn(6, 5, 2, dtype=torch.float64), make("gru")
+    scale = torch.logspace(-1, 1, 4, dtype=torch.float64)
+    scaled = ao.recurrence(lambda e, s: scale * gru.step(e, s / scale), start=torch.zeros(1, 4, dtype=torch.float64))
+    values = [ao.SIRE()(r, elements, generator=torch.Generator().manual_seed(0)) for r in (gru, scaled)]
+    torch.testing.assert_close(values[0], values[1])
+
+
+def test_shrinking_the_states_does_not_shrink_the_order_gap() -> None:
     elements = torch.randn(6, 5, 2, dtype=torch.float64)
     gru = make("gru")
     small = ao.recurrence(lambda e, s: 1e-3 * gru.step(e, 1e3 * s), start=torch.zeros(1, 4, dtype=torch.float64))
     gaps = [ao.order_gap(r, elements, generator=torch.Generator().manual_seed(0)) for r in (gru, small)]
-    torch.testing.assert_close(gaps[0], gaps[1])
+    assert gaps[0] == pytest.approx(gaps[1])
 
 
 def test_samples_that_all_end_alike_have_a_gap_of_zero_or_a_large_finite_one() -> None:

@@ -12,8 +12,8 @@ from torch.func import vmap
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
 
-EVERY = {"affine": 5, "product": 2, "max": 3, "maxplus": 2}
-SMOOTH = {"affine": 5, "product": 2, "max": 3}
+EVERY = {"affine": 5, "product": 2, "sum": 2, "max": 3, "maxplus": 2}
+SMOOTH = {"affine": 5, "product": 2, "sum": 2, "max": 3}
 NAN = float("nan")
 
 
@@ -37,7 +37,12 @@ def constant(module: ao.Fold, **coefficients: float) -> ao.Fold:
     """``module`` with coefficients that are the same for every element."""
     kinds = module.channels
     theta, b, beta, alpha = (coefficients.get(name, 0.0) for name in ("theta", "b", "beta", "alpha"))
-    values = [theta] * kinds.linear + [b] * kinds.affine + [beta] * kinds.greatest + [alpha] * kinds.maxplus
+    values = (
+        [theta] * kinds.middle.stop
+        + [b] * (kinds.affine + kinds.sum)
+        + [beta] * kinds.greatest
+        + [alpha] * kinds.maxplus
+    )
     with torch.no_grad():
         module.coefficients[0].weight.zero_()
         module.coefficients[0].bias.copy_(torch.tensor(values))
@@ -129,7 +134,7 @@ def test_zero_and_negative_coefficients_are_exact_over_10_000_steps(theta: float
     last = r.scan(x).last
     a = 1 - 2 * math.sin(theta / 2) ** 2
     total = sum(a**k for k in range(10_000)) if abs(a) < 1 else (10_000.0 if a == 1 else 0.0)
-    torch.testing.assert_close(last, torch.tensor([[total, a**10_000, 0.5]] * 2, dtype=torch.float64))
+    torch.testing.assert_close(last, torch.tensor([[a**10_000, total, 0.5]] * 2, dtype=torch.float64))
     last.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in r.parameters())
 
@@ -213,14 +218,14 @@ def test_single_precision_keeps_three_digits_where_the_determinant_nearly_vanish
 def test_zero_penalty_means_one_end_state_for_all_orderings() -> None:
     """A sum (c ≡ 0), a product around κ = ½ (parity), a product and a maximum: all 720 orderings of six elements."""
     r = linear_in_element(
-        {"theta": [0.0, math.pi, math.pi], "b": [1.0, 1.0], "beta": [1.0]}, affine=2, product=1, max=1
+        {"theta": [math.pi, 0.0, math.pi], "b": [1.0, 1.0, 1.0], "beta": [1.0]}, product=1, affine=2, sum=1, max=1
     )
     bits = torch.tensor([[1.0], [0.0], [1.0], [1.0], [0.0], [1.0]], dtype=torch.float64)
     x = orderings(bits)
     assert ao.SIRE()(r, torch.stack([bits, 1 - bits])) < 1e-12
     ends = r.scan(x).last
     torch.testing.assert_close(ends, ends[:1].expand_as(ends))
-    torch.testing.assert_close(ends[0], torch.tensor([4.0, 4 % 2, 1.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(ends[0], torch.tensor([1.0, 4.0, 4 % 2, 4.0, 1.0], dtype=torch.float64))
 
 
 def test_an_affine_channel_that_does_not_commute_is_penalised() -> None:

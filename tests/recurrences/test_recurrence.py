@@ -363,7 +363,7 @@ def test_bad_input_gets_one_clear_error(call, error, match) -> None:
         call(ao.recurrence(GRU))
 
 
-@pytest.mark.parametrize("step", [lambda e, s: (s, s), lambda e, s: s[:1], lambda e, s: {"h": s}, lambda e, s: None])
+@pytest.mark.parametrize("step", [lambda e, s: (s, s, s), lambda e, s: s[:1], lambda e, s: {"h": s}, lambda e, s: None])
 def test_a_step_that_changes_the_states_form_is_refused(step) -> None:
     with pytest.raises(InputError, match="step"):
         ao.recurrence(step, start=torch.zeros(1, 4)).scan(X)

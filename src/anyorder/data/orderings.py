@@ -19,12 +19,19 @@ def random_below(bound: Tensor, generator: Generator | None = None) -> Tensor:
 
 
 def random_orderings(
-    lengths: Tensor, longest: int, draws: int = 1, generator: Generator | None = None, *, within: int | None = None
+    lengths: Tensor,
+    longest: int,
+    draws: int = 1,
+    generator: Generator | None = None,
+    *,
+    within: int | None = None,
+    ties: Tensor | None = None,
 ) -> Tensor:
     """Uniform orderings of each set's own elements: index ``[B, draws, longest]``.
 
     The first ``lengths[b]`` entries of a row are a uniform permutation of 0 … lengths[b] − 1. The padding positions
-    follow, in place. With ``within`` every element stays inside its window of ``within`` consecutive positions.
+    follow, in place. With ``within`` every element stays inside its window of ``within`` consecutive positions; with
+    ``ties [B, longest]``, inside its run of equal values.
 
     >>> index = random_orderings(torch.tensor([3, 1]), longest=3, draws=2)
     >>> index.shape, index[1, 0].tolist()
@@ -37,9 +44,14 @@ def random_orderings(
     key = _uniform((lengths.shape[0], draws, longest), lengths.device, generator)
     padding = position >= lengths[:, None, None]
     index = torch.where(padding, 1.0 + position.to(key.dtype), key).argsort(dim=2)
-    if within is None:
+    if ties is not None:
+        runs = torch.nn.functional.pad((ties[:, 1:] != ties[:, :-1]).cumsum(1), (1, 0))[:, None].expand_as(index)
+        runs = torch.where(padding, longest, runs).gather(2, index)
+    elif within is not None:
+        runs = index // within
+    else:
         return index
-    return index.gather(2, (index // within).argsort(dim=2, stable=True))
+    return index.gather(2, runs.argsort(dim=2, stable=True))
 
 
 def reorder(elements: Tensor, index: Tensor) -> Tensor:

@@ -130,9 +130,8 @@ class RelativePenalty(Penalty):
         return 2 * torch.maximum(variance, floor)
 
     def components(self, state: State, recurrence: Recurrence | None = None) -> Tensor:
-        """The part ``of`` a state that is compared, side by side ``[B, K]``, in at least single precision."""
-        leaves = tree_leaves(part_of(state, self.of, recurrence))
-        return torch.cat([by_sample(_exact(leaf)) for leaf in leaves], 1)
+        """The part ``of`` a state that is compared, ``[B, K]``."""
+        return components(part_of(state, self.of, recurrence))
 
     def squared_gaps(self, one: State, other: State, sample: Tensor, trajectory: Trajectory) -> Tensor:
         """The mean over the draws of each set, ``[B, K]``, of the squared difference of two states."""
@@ -213,6 +212,11 @@ def part_of(state: State, of: Of, recurrence: Recurrence | None = None) -> State
     if not named:
         raise InputTypeError(f"of names a leaf, {of!r}, of a state without names; give a layer or a function")
     return [named[one_of("of", name, named)] for name in ([of] if isinstance(of, str) else of)]
+
+
+def components(state: State) -> Tensor:
+    """The numbers of a state side by side, ``[B, K]``, in at least single precision."""
+    return torch.cat([by_sample(_exact(leaf)) for leaf in tree_leaves(state)], 1)
 
 
 def _exact(leaf: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Standardise(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(channels.size))
         self.register_buffer("scale", torch.ones(channels.size))
-        self._products = slice(channels.affine, channels.linear)
+        self._products = slice(channels.product)
         self._fitted = False
         self.register_load_state_dict_post_hook(_keep)
 
@@ -63,6 +63,7 @@ class Fold(Recurrence):
     ====================  =================================  ==========================================
     ``affine``            s' = (1 − c(x))·s + b(x), s₀ = 0   c ≡ 0: a sum; b = κc: a product around κ
     ``product``           s' = (1 − c(x))·s, s₀ = 1          everywhere
+    ``sum``               s' = s + b(x), s₀ = 0              everywhere
     ``max``               s' = max(s, β(x))                  everywhere
     ``maxplus``           s' = max(s + α(x), β(x))           α ≡ 0, and sums clipped by one constant
     ====================  =================================  ==========================================
@@ -95,7 +96,7 @@ class Fold(Recurrence):
         kinds, layers = channels_of(channels), whole_number("layers", layers)
         size = kinds.size
         start = torch.zeros(1, size)
-        start[:, kinds.affine : kinds.linear] = 1.0
+        start[:, : kinds.product] = 1.0
         start[:, kinds.linear :] = -1.0
         super().__init__(start if layers == 1 else start[:, None].repeat(1, layers, 1))
         self.in_features, self.channels, self.layers, self.width = in_features, kinds, layers, width
@@ -108,13 +109,13 @@ class Fold(Recurrence):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the weights anew: affine channels begin near sums, max-plus channels as maxima."""
-        affine, linear = self.channels.affine, self.channels.linear
+        product, turning = self.channels.product, self.channels.middle.stop
         for features, out in zip(self.features, self.coefficients, strict=True):
             features.reset_parameters()
             out.reset_parameters()
-            nn.init.normal_(out.weight[:affine], 0.0, 0.1 / self.width**0.5)
-            nn.init.normal_(out.weight[affine:linear], 0.0, 1.0 / self.width**0.5)
-            out.bias[:linear] = 0.0
+            nn.init.normal_(out.weight[:product], 0.0, 1.0 / self.width**0.5)
+            nn.init.normal_(out.weight[product:turning], 0.0, 0.1 / self.width**0.5)
+            out.bias[:turning] = 0.0
             alpha = self.channels.coefficients - self.channels.maxplus
             out.weight[alpha:] = out.bias[alpha:] = 0.0
 
@@ -122,7 +123,7 @@ class Fold(Recurrence):
         kinds = {kind: count for kind, count in asdict(self.channels).items() if count}
         return f"{self.in_features}, {kinds}, layers={self.layers}, width={self.width}"
 
-    def check_elements(self, elements: Tensor) -> None:
+    def _readable(self, elements: Tensor) -> Tensor:
         weight = self.features[0].weight
         readable = elements.dtype == weight.dtype or torch.is_autocast_enabled(elements.device.type)
         if elements.shape[2] != self.in_features or not readable:
@@ -131,6 +132,7 @@ class Fold(Recurrence):
                 f"elements must have {self.in_features} features (in_features) of {weight.dtype}, the dtype of the "
                 f"weights; got {elements.shape[2]} of {elements.dtype}"
             )
+        return elements.to(weight.dtype)
 
     def output(self, state: State) -> State:
         return state if self.layers == 1 else state[..., -1, :]
@@ -143,7 +145,7 @@ class Fold(Recurrence):
                 read = torch.cat([element, self.standardise[layer - 1](new[-1])], 1)
             c, b, beta, alpha = self.coefficients_of(read, layer)
             old = state if self.layers == 1 else state[:, layer]
-            linear = (1 - c) * old[:, :cut] + F.pad(b, (0, self.channels.product))
+            linear = (1 - c) * old[:, :cut] + b
             greatest = torch.maximum(old[:, cut:] + F.pad(alpha, (self.channels.max, 0)), beta)
             new.append(torch.cat([linear, greatest], 1))
         return self._stack(new)
@@ -154,16 +156,16 @@ class Fold(Recurrence):
         return Coefficients.of(columns.to(self.features[0].weight.dtype), self.channels)
 
     def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """The exact gaps of the first layer's affine, product and max channels; the others are not covered."""
-        affine, linear, size = self.channels.affine, self.channels.linear, self.channels.size
+        """The exact gaps of the first layer's channels, but for max-plus; the others are not covered."""
+        channels, size = self.channels, self.channels.size
         gram: Gram | None = trajectory.kept
         if pairs.every and gram is not None:
             n = trajectory.counts[:, None].double()
             gaps = 2 * gram.determinant() / (n * (n - 1)).clamp(min=1)
         else:
             gaps = pairs.mean_squared_gap(*self._affine(trajectory.elements, trajectory.lengths)[:2])
-        gaps = F.pad(gaps.to(trajectory.last.dtype), (0, self.layers * size - affine))
-        covered = torch.arange(gaps.shape[1], device=gaps.device) < linear + self.channels.max
+        gaps = F.pad(gaps.to(trajectory.last.dtype), (channels.product, self.layers * size - channels.middle.stop))
+        covered = torch.arange(gaps.shape[1], device=gaps.device) < channels.linear + channels.max
         return gaps, covered
 
     @torch.no_grad()
@@ -177,10 +179,10 @@ class Fold(Recurrence):
         8
         """
         elements, lengths = checked_batch(elements, lengths)
-        self.check_elements(elements)
+        elements = self._readable(elements)
         nearly = (self._affine(elements, lengths)[0].amax((0, 1)) < within).nonzero()[:, 0]
-        self.coefficients[0].weight[nearly] = 0.0
-        self.coefficients[0].bias[nearly] = 0.0
+        for parameter in self.coefficients[0].parameters():
+            parameter[self.channels.product + nearly] = 0.0
         return len(nearly)
 
     def order_bound(self, elements: Tensor, lengths: Tensor | None = None, *, ties: Tensor | None = None) -> Tensor:
@@ -198,7 +200,7 @@ class Fold(Recurrence):
         if self.layers > 1:
             raise InputError(f"layers must be 1: the gap of an upper layer has no closed form; got {self.layers}")
         elements, lengths = checked_batch(elements, lengths)
-        self.check_elements(elements)
+        elements = self._readable(elements)
         groups = None if ties is None else checked_ties(ties, elements, lengths)
         counts = torch.full((len(elements),), elements.shape[1]) if lengths is None else lengths
         pairs = Pairs.of(counts.to(elements.device), elements.shape[1], groups, 0, ties is None)
@@ -210,7 +212,9 @@ class Fold(Recurrence):
     def _affine(self, elements: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """c and b of the affine channels and α, ``[B, T, …]``, 0 in the padding."""
         c, b, _, alpha = self.coefficients_of(filled(elements, lengths).flatten(0, 1))
-        parts = [x.unflatten(0, elements.shape[:2]) for x in (c[:, : self.channels.affine], b, alpha)]
+        parts = [
+            x.unflatten(0, elements.shape[:2]) for x in (c[:, self.channels.middle], b[:, self.channels.middle], alpha)
+        ]
         if lengths is not None:
             padding = torch.arange(elements.shape[1], device=elements.device) >= lengths[:, None]
             parts = [part.masked_fill(padding[:, :, None], 0) for part in parts]
@@ -244,7 +248,7 @@ def channels_of(channels: int | Mapping[str, int]) -> Channels:
     """How many channels of each kind; a number is three quarters affine, an eighth product and an eighth max."""
     if not isinstance(channels, Mapping):
         total = whole_number("channels", channels)
-        return Channels(total - 2 * (total // 8), total // 8, total // 8, 0)
+        return Channels(affine=total - 2 * (total // 8), product=total // 8, max=total // 8)
     kinds = list(asdict(Channels()))
     counts = Channels(**{one_of("channels", kind, kinds): whole_number(kind, n, 0) for kind, n in channels.items()})
     if counts.size == 0:

@@ -27,6 +27,7 @@ from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
 from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Setting, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty
+from anyorder.penalties.base import trajectory_of
 from anyorder.training.config import TrainConfig, TrainResult
 from anyorder.training.loop import train
 from anyorder.training.predict import predict
@@ -34,7 +35,15 @@ from anyorder.training.predict import predict
 VOTES = 20  # orderings that π-SGD averages over on numbers, as many as in Janossy pooling's code
 CURVE_POINTS = 30
 GAP_SETS = 512  # test sets on which the dependence on order is measured
-state_gap_squared = PermutationPenalty(relative=True)
+
+
+def state_gap_squared(
+    model: nn.Module, elements: Tensor, lengths: Tensor | None, *, law: Any = None, **draw: Any
+) -> Tensor:
+    """The squared distance of end states of two orderings of a set, over that of two sets."""
+    law = law or PermutationPenalty(relative=False)
+    trajectory = trajectory_of(model, elements, lengths)
+    return law(trajectory, **draw) / law.spread(trajectory.last, trajectory.recurrence).sum()
 
 
 def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", orderings: int | None = None) -> list[Outcome]:
@@ -293,8 +302,8 @@ def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float
         few = slice(0, max(2, min(len(some), 2**16 // elements.shape[1])))
         batch = elements[few], None if lengths is None else lengths[few]
         figures["state_gap_squared"] = float(state_gap_squared(model, *batch, generator=generator))
-        adjacent = SIRE(prefixes="given", window=1, pairs=4, relative=True)
-        figures["adjacent_gap"] = float(adjacent(model, *batch, generator=generator))
+        adjacent = SIRE(prefixes="given", window=1, pairs=4, relative=False)
+        figures["adjacent_gap"] = float(state_gap_squared(model, *batch, law=adjacent, generator=generator))
     else:
         moved = (given - shuffled).square().mean()
         figures["state_gap_squared"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))

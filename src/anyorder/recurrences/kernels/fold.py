@@ -27,8 +27,9 @@ NEVER = -1e30  # β of a step that changes nothing
 class Channels:
     """How many channels of each kind a layer has, in the order of its state."""
 
-    affine: int = 0
     product: int = 0
+    affine: int = 0
+    sum: int = 0
     max: int = 0
     maxplus: int = 0
 
@@ -38,7 +39,12 @@ class Channels:
 
     @property
     def linear(self) -> int:
-        return self.affine + self.product
+        return self.product + self.affine + self.sum
+
+    @property
+    def middle(self) -> slice:
+        """The affine channels, which have both c and b."""
+        return slice(self.product, self.product + self.affine)
 
     @property
     def greatest(self) -> int:
@@ -46,12 +52,12 @@ class Channels:
 
     @property
     def coefficients(self) -> int:
-        """The columns of a layer: θ of affine and product channels, b, β, α."""
+        """The columns of a layer: θ of product and affine channels, b of affine channels and sums, β, α."""
         return self.linear + self.affine + self.greatest + self.maxplus
 
 
 class Coefficients(NamedTuple):
-    """c = 1 − a ``[N, linear]``, b ``[N, affine]``, β ``[N, max + maxplus]`` and α ``[N, maxplus]``."""
+    """c = 1 − a and b ``[N, linear]``, β ``[N, max + maxplus]`` and α ``[N, maxplus]``."""
 
     c: Tensor
     b: Tensor
@@ -61,8 +67,10 @@ class Coefficients(NamedTuple):
     @classmethod
     def of(cls, columns: Tensor, channels: Channels) -> Coefficients:
         """From θ, b, β, α side by side: a = cos θ, so c = 2 sin²(θ/2) is exact near 0."""
-        theta, *others = columns.split([channels.linear, channels.affine, channels.greatest, channels.maxplus], 1)
-        return cls(2 * torch.sin(theta / 2).square(), *others)
+        turning, adding = channels.product + channels.affine, channels.affine + channels.sum
+        theta, b, beta, alpha = columns.split([turning, adding, channels.greatest, channels.maxplus], 1)
+        c = F.pad(2 * torch.sin(theta / 2).square(), (0, channels.sum))  # c = 0: a sum; b = 0: a product
+        return cls(c, F.pad(b, (channels.product, 0)), beta, alpha)
 
 
 class Gram(NamedTuple):
@@ -93,14 +101,14 @@ def scan(
     c, b, beta, alpha = Coefficients.of(columns, channels)
     states = []
     if channels.linear:
-        keep, add = _padded(1 - c, sizes, 1.0), _padded(F.pad(b, (0, channels.product)), sizes, 0.0)
+        keep, add = _padded(1 - c, sizes, 1.0), _padded(b, sizes, 0.0)
         keep, add = _doubled(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (keep, add))
         states.append(keep * first[: sizes[0], : channels.linear] + add)
     if channels.greatest:
         shift, floor = _padded(F.pad(alpha, (channels.max, 0)), sizes, 0.0), _padded(beta, sizes, NEVER)
         shift, floor = _doubled(lambda p, q: (p[0] + q[0], torch.maximum(p[1] + q[0], q[1])), (shift, floor))
         states.append(torch.maximum(first[: sizes[0], channels.linear :] + shift, floor))
-    cs, bs = (_padded(x, sizes, 0.0).double() for x in (c[:, : channels.affine], b))
+    cs, bs = (_padded(x[:, channels.middle], sizes, 0.0).double() for x in (c, b))
     sums = Gram(cs.square().sum(0), (cs * bs).sum(0), bs.square().sum(0))
     return _packed(torch.cat(states, 2), sizes), sums
 
@@ -117,13 +125,13 @@ class _Layer(torch.autograd.Function):
         for span, last, n in _blocks(sizes, channels.coefficients + len(weights[0])):
             c, b, beta, alpha = _coefficients(rows[span], weights, channels)[1]
             found = states[last : last + n] if span.start else first[:n]
-            keep, add, before = 1 - c, F.pad(b, (0, channels.product)), found[:, :cut]
-            for a, plus, after in zip(keep.split(n), add.split(n), states[span, :cut].split(n), strict=True):
+            before = found[:, :cut]
+            for a, plus, after in zip((1 - c).split(n), b.split(n), states[span, :cut].split(n), strict=True):
                 before = torch.addcmul(plus, a, before, out=after)
             shifts, before = F.pad(alpha, (channels.max, 0)).split(n), found[:, cut:]
             for shift, floor, after in zip(shifts, beta.split(n), states[span, cut:].split(n), strict=True):
                 before = torch.maximum(before + shift if channels.maxplus else before, floor, out=after)
-            cs, bs = (x.double().unflatten(0, (-1, n)) for x in (c[:, : channels.affine], b))
+            cs, bs = (x[:, channels.middle].double().unflatten(0, (-1, n)) for x in (c, b))
             for total, values in zip(sums[:, :n], (cs * cs, cs * bs, bs * bs), strict=True):
                 total += values.sum(0)
         ctx.save_for_backward(rows, first, states, *weights)
@@ -140,7 +148,7 @@ class _Layer(torch.autograd.Function):
         to_weights = [torch.zeros_like(weight) for weight in weights]
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         running = torch.zeros_like(first)  # gradient of the state that the next block found
-        cut, affine = channels.linear, channels.affine
+        cut, middle = channels.linear, channels.middle
         to_cc, to_cb, to_bb = ((k * g).to(rows.dtype) for k, g in zip((2, 1, 2), to_sums, strict=True))
         for span, last, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
             (features, theta), (c, b, beta, alpha) = _coefficients(rows[span], weights, channels)
@@ -153,12 +161,13 @@ class _Layer(torch.autograd.Function):
             for grad, a, out in reversed(list(views)):
                 torch.add(grad, running[:n], out=out)
                 torch.mul(out, a, out=running[:n])
-            to_b, to_c = total[:, :affine].clone(), total[:, :cut] * -before[:, :cut]
-            cs, bs, to_cs, to_bs = (x[:, :affine].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
+            to_b, to_c = total[:, :cut].clone(), total[:, :cut] * -before[:, :cut]
+            cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
             to_cs.addcmul_(cs, to_cc[:n]).addcmul_(bs, to_cb[:n])
             to_bs.addcmul_(cs, to_cb[:n]).addcmul_(bs, to_bb[:n])
             greatest = total[:, cut:] * stays
-            parts = [theta.sin_().mul_(to_c), to_b, total[:, cut:] - greatest, greatest[:, channels.max :]]
+            to_theta, to_b = theta.sin_().mul_(to_c[:, : middle.stop]), to_b[:, middle.start :]
+            parts = [to_theta, to_b, total[:, cut:] - greatest, greatest[:, channels.max :]]
             to_columns = torch.cat(parts, 1)
             to_features = torch.mm(to_columns, weights[2]).mul_(features > 0)
             for which, (left, right) in enumerate([(to_features, rows[span]), (to_columns, features)]):
@@ -176,7 +185,7 @@ def _coefficients(
     w_in, b_in, w_out, b_out = weights
     features = torch.addmm(b_in, rows, w_in.t()).relu_()
     columns = torch.addmm(b_out, features, w_out.t())
-    return (features, columns[:, : channels.linear]), Coefficients.of(columns, channels)
+    return (features, columns[:, : channels.middle.stop]), Coefficients.of(columns, channels)
 
 
 def _blocks(sizes: Sequence[int], width: int) -> Iterator[tuple[slice, int, int]]:
