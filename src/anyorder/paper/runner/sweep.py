@@ -372,7 +372,7 @@ def _reproduce(
     def finished(trial: Trial, rows: list[Row] | None, problem: str | None, _: int) -> None:
         done.append(trial)
         varied = dict.fromkeys([*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)])
-        words = [f"{key}={trial.setting[key]}" for key in varied if trial.setting[key] is not None]
+        words = [f"{key}={trial.setting[key]}" for key in varied if trial.setting.get(key) is not None]
         where, figure = f"{trial.method} {' '.join(words)} seed {trial.seed}", "failed"
         if rows is None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
