@@ -1,5 +1,6 @@
 """One recipe for a fold on all tasks: a short list of presets and weights, chosen on validation data."""
 
+from dataclasses import replace
 from typing import Any
 
 from anyorder.models import FOLD_PRESETS
@@ -61,6 +62,13 @@ plan = Plan(
     tune_seeds=1,
     seconds=seconds,
 )
+smoke = replace(
+    plan,
+    over={"case": ["parity", "half-range, 5,000 samples"]},
+    follows=lambda cell: {**CASES[cell["case"]], "labels": 40, "lengths": [2, 4], "n": [2, 4]},
+    fixed={**plan.fixed, "steps": 4, "validation": 50, "test": 50},
+    seeds=1,
+)
 FOLD = Experiment(
     name="fold",
     short="one recipe for a fold on all tasks",
@@ -71,5 +79,5 @@ FOLD = Experiment(
     "two layers. The choice is made for each task by one seed. Channels that are nearly sums become sums if the "
     "validation part does not suffer. invariant: the same read-outs on sums, maxima and products alone.",
     run=run,
-    plans=scales(plan, {"labels": 40, "lengths": [2, 5]}),
+    plans={**scales(plan, {}), "smoke": smoke},
 )
