@@ -135,7 +135,7 @@ def train(
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
     model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
-    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, rnn, ….", show_default="gru"),
+    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="gru"),
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
