@@ -36,6 +36,7 @@ STREAMING = {
     "rnn": lambda: recurrent(cell="rnn", learned_start=False),
     "relu-rnn": lambda: recurrent(cell="relu-rnn"),
     "deep lstm": lambda: recurrent(cell="lstm", layers=3),
+    "fold": lambda: recurrent(cell="fold", layers=2, readout=(4,), bilinear=2),
     "deep gru": lambda: recurrent(layers=2),
     "relu": lambda: recurrent(cell="relu", state_features=4),
     "in own units": lambda: MODELS["standardised"](D, 2).set_units([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 7.0, 0.5),

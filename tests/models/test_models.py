@@ -46,6 +46,19 @@ ROWS: dict[str, dict[str, Row]] = {
             {"cell": "lstm", "hidden": 8, "layers": 2, "encoder": (6,), "readout": (5,), "activation": "tanh"},
             state_size=32,
         ),
+        # features 64 x (3 + 1); 6 affine channels of two columns, 1 product and 1 max of one; read-out 2 x (8 + 1)
+        "fold": Row(64 * 4 + 14 * 65 + 18, {"cell": "fold", "hidden": 8}, state_size=8),
+        "deep-fold": Row(
+            64 * 4 + 64 * 9 + 2 * 8 * 65 + (5 * 2 + 2) + (6 * 5 + 6 * 1) + 3 * 2 + (5 * 6 + 6) + (6 * 2 + 2),
+            {
+                "cell": "fold",
+                "channels": {"affine": 2, "sum": 1, "max": 1, "maxplus": 1},
+                "layers": 2,
+                "readout": (6,),
+                "bilinear": 3,
+            },
+            state_size=10,
+        ),
         "long": Row(338, {"hidden": 8, "gate_bias_span": 50}, state_size=8),
         "fixed-start": Row(330, {"hidden": 8, "learned_start": False}, state_size=8),
         "averaged": Row(338, {"hidden": 8, "orderings": 2}, state_size=8),

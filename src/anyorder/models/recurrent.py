@@ -50,10 +50,9 @@ class Readout(nn.Module):
 
 
 class UnboundedHead(nn.Module):
-    """ρ of states without bound: linear in the standardised state z, plus (Uz ∘ Vz)W and an MLP that begin at 0.
+    """ρ of states without bound: linear in the standardised state z, plus (Uz ∘ Vz)W and an MLP that begin near 0.
 
-    The linear path carries sums without loss. The other two learn only what it cannot: W and the MLP's last layer are
-    0 at first.
+    The linear path carries sums without loss. The other two learn what it cannot.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class UnboundedHead(nn.Module):
         self.mlp = mlp(channels.size, widths, out_features, activation, dropout) if widths else None
         for part in (self.product, self.mlp):
             if part is not None:
-                nn.init.zeros_(list(part.modules())[-1].weight)  # type: ignore[arg-type]
+                nn.init.normal_(list(part.modules())[-1].weight, std=0.01)  # type: ignore[arg-type]
 
     def forward(self, state: Tensor) -> Tensor:
         z = self.standardise(state)
