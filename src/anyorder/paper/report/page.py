@@ -74,8 +74,6 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
     rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
-    for row in rows:
-        declared[row["trial"]].require(row)
     seconds = {row["trial"]: row["seconds"] for row in rows}
     spent, estimate = sum(seconds.values()), experiment.estimated_seconds([declared[key] for key in seconds])
     pace = spent / estimate if estimate else 1.0  # of the machine that made the rows
