@@ -9,7 +9,6 @@ import hashlib
 import http.server
 import io
 import os
-import stat
 import threading
 import zipfile
 
@@ -81,11 +80,6 @@ def write(path, content):
 # --- readers
 
 
-def test_idx_comes_back(tmp_path):
-    array = np.random.default_rng(0).integers(0, 200, (3, 4, 5))
-    assert np.array_equal(datasets.read_idx(write(tmp_path / "x", idx_bytes(array))), array)
-
-
 MUSK = "MUSK-1,a_1,1,-2,1.\nMUSK-1,a_2,3,4,1.\nNON-1,b_1,5,6,0.\n"
 SVM = "# made for a test\n0:0:-1 1:0.5 3:2\n1:1:1 2:1\n2:1:1\n"
 
@@ -108,7 +102,6 @@ def npz_bytes(**arrays):
 IDX = idx_bytes(np.zeros((3, 4)))
 DAMAGED = {
     "picture.idx": (datasets.read_idx, b"PNG image"),
-    "unzipped.idx": (datasets.read_idx, gzip.decompress(IDX)),
     "cut.idx": (datasets.read_idx, IDX[:20]),
     "short.idx": (datasets.read_idx, gzip.compress(gzip.decompress(IDX)[:-1])),
     "words.tsv": (datasets.read_ucr, "a b c"),
@@ -116,9 +109,6 @@ DAMAGED = {
     "pickle.npz": (lambda path: datasets.read_npz(path, ("x",)), npz_bytes(x=np.array([{"a": 1}], dtype=object))),
     "lacks.npz": (lambda path: datasets.read_npz(path, ("x", "y")), npz_bytes(x=np.arange(3))),
     "cut.data": (datasets.read_musk, MUSK[:-6]),
-    "empty.data": (datasets.read_musk, ""),
-    "zero.svm": (datasets.read_mil_svm, "0:0:1 0:1 2:1\n"),
-    "odd.svm": (datasets.read_mil_svm, "0:1 1:1\n"),
 }
 
 
@@ -159,7 +149,6 @@ def test_points_are_drawn_by_area_in_the_unit_sphere(tmp_path):
     assert points.norm(dim=1).max() == pytest.approx(1, abs=1e-5)
     share, found = 4 / AREA, (points[:, 2] < points[:, 2].min() + 1e-5).double().mean()  # of the base
     assert abs(found - share) < 5 * (share * (1 - share) / len(points)) ** 0.5
-    assert datasets.meshes(tmp_path / "toy", 1).train.elements.tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_any_number_of_points_from_meshes(tmp_path):
@@ -198,12 +187,6 @@ def test_windows_are_cut_inside_one_activity(tmp_path):
 
 
 # --- sources
-
-
-def test_a_form_nobody_can_get_has_others_beside_it():
-    for source in sources.SOURCES.values():
-        forms = [other for other in sources.SOURCES.values() if other.dataset == source.dataset]
-        assert any(other.url or not other.advice.startswith("repacked") for other in forms)
 
 
 def test_a_damaged_file_is_refused_by_its_hash(folder):
@@ -249,27 +232,15 @@ def test_files_are_downloaded_checked_and_land_in_the_cache(folder, server, tmp_
     assert not lost.exists()
 
 
-def zip_of(files, link=None):
+def zip_of(files):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-        if link:
-            info = zipfile.ZipInfo(link)
-            info.external_attr = (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(info, "/etc/passwd")
     return buffer.getvalue()
 
 
 ECG = dict.fromkeys(("ECG5000_TRAIN.txt", "ECG5000_TEST.txt", "README.md"), "  1.0  2.5  3.5\n")
-
-
-def test_archives_stay_inside_their_folder_and_make_no_links(folder, server, tmp_path):
-    hostile = {"../../../out.txt": "x", str(tmp_path / "out.txt"): "x"}
-    write(server / "ecg.zip", zip_of({**ECG, **hostile}, link="link"))
-    root = sources.fetch("ecg5000-txt", trust=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "home", "server"]
-    assert not any(path.is_symlink() for path in root.rglob("*"))
 
 
 @pytest.mark.parametrize(
@@ -391,8 +362,6 @@ def test_how_far_a_pixel_moves():
     moved = np.abs(order - np.arange(784))
     assert moved.max() == 9
     assert datasets.local_orderings(10, 784, (1,), np.random.default_rng(0)).tolist() == [list(range(784))] * 10
-    wide = np.abs(datasets.local_orderings(4000, 60, (5, 6, 4), np.random.default_rng(0)) - np.arange(60))
-    assert wide.max() <= 4 + 5 + 3
 
 
 def test_every_ordering_of_a_window_is_as_likely():
@@ -490,13 +459,9 @@ def test_data_commands(folder):
     assert "11.6 MB" in listed  # MNIST
     assert str(folder) in run("where").stdout
     assert run("where", "ecg5000").stdout.strip() == str(folder / "ecg/ecg5000.npz")
-    for words, said in (
-        (("where", "hapt"), "hapt"),
-        (("fetch", "ecg5000"), r"ecg5000\.npz"),
-        (("where", "ecg5000-txt"), "anyorder data where ecg5000"),
-    ):
+    for word, said in (("hapt", "hapt"), ("ecg5000-txt", "anyorder data where ecg5000")):
         with pytest.raises(InputError, match=said):
-            raise run(*words).exception
+            raise run("where", word).exception
 
 
 # --- generated data, and the real files

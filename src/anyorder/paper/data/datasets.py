@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,9 +40,6 @@ class Dataset:
     train: SetData
     test: SetData | None
     groups: Tensor | None = None
-
-
-# ---------------------------------------------------------------------------------------------- digits
 
 
 def mnist() -> Dataset:
@@ -95,9 +92,6 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
     assert dataset.test is not None
     first, second = np.random.default_rng(seed).spawn(2)
     return replace(dataset, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
-
-
-# ------------------------------------------------------------------------------------ signals and bags
 
 
 def ecg5000() -> Dataset:
@@ -158,9 +152,6 @@ def bags(name: str) -> Dataset:
     return Dataset(data, None)
 
 
-# ------------------------------------------------------------------------------------------ point clouds
-
-
 def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     """ModelNet40 clouds ``[points, 3]`` in the unit sphere, in random order.
 
@@ -180,7 +171,7 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
         raw = read_npz(folder / f"modelnet40/modelnet40_1024_{part}_i16.npz", ("points", "label", "scale"))
         clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
         parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(raw["label"].astype(np.int64), count)))
-    return _clouds(parts, draws)
+    return Dataset(parts[0], parts[1], torch.arange(len(parts[0])) // draws if draws > 1 else None)
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -216,15 +207,7 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
                 clouds.append((centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32))
                 labels.append(names.index(path.parent.parent.name))
         parts.append(SetData.of(np.stack(clouds), np.array(labels)))
-    return _clouds(parts, draws)
-
-
-def _clouds(parts: list[SetData], draws: int) -> Dataset:
-    train, test = parts
-    return Dataset(train, test, torch.arange(len(train)) // draws if draws > 1 else None)
-
-
-# ---------------------------------------------------------------------------------------------- splits
+    return Dataset(parts[0], parts[1], torch.arange(len(parts[0])) // draws if draws > 1 else None)
 
 
 def split(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[SetData, SetData]:
@@ -283,9 +266,6 @@ def _expect(path: Path, what: str, found: Sequence[object], expected: Sequence[o
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
 
 
-# ------------------------------------------------------------------------------------------- file formats
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever a damaged file makes a parser raise into one error that names the file."""
@@ -327,17 +307,13 @@ def read_musk(path: Path) -> Bags:
 
 def read_mil_svm(path: Path) -> Bags:
     """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
-    from sklearn.datasets import load_svmlight_file
-
     with reading(path):
-        rows = [
-            line.partition(" ") for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")
-        ]
-        heads = [head.split(":") for head, _, _ in rows]
-        sparse = "".join(f"0 {pairs}\n" for _, _, pairs in rows).encode()
-        elements, _ = load_svmlight_file(io.BytesIO(sparse), zero_based=False)
-        owners = np.array([bag for _, bag, _ in heads])
-        return _bags(owners, elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
+        lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        rows = [re.split("[: ]+", line.strip()) for line in lines]
+        elements = np.zeros((len(rows), max(int(row[-2]) for row in rows)))
+        for element, (_, _, _, *pairs) in zip(elements, rows, strict=True):
+            element[np.array(pairs[::2], dtype=int) - 1] = np.array(pairs[1::2], dtype=float)
+        return _bags(np.array([row[1] for row in rows]), elements, np.array([float(row[2]) > 0 for row in rows]))
 
 
 def _bags(owners: Any, elements: np.ndarray, positive: np.ndarray) -> Bags:

@@ -90,8 +90,6 @@ def fetch(name: str, *, trust: bool = False) -> Path:
         )
     try:
         _download(source, folder)
-    except InputError:
-        raise
     except Exception as error:
         raise InputError(
             f"{name} could not be downloaded from {source.url} ({type(error).__name__}: {error}); try again, or put "

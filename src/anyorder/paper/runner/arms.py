@@ -115,7 +115,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
         penalised["unlabeled"] = problem.unlabeled
     variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with", ()), setting.get("begin_anew", False))
-    curve: dict[str, list[float]] = {"epoch": [], "seconds": [], "loss": [], "accuracy": []}
+    points: list[tuple[float, ...]] = []  # of the curve
     every, spent = max(1, config.epochs // CURVE_POINTS), 0.0
 
     def log(record: dict[str, Any]) -> None:
@@ -123,9 +123,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         spent += record["seconds"]
         if (record["epoch"] + 1) % every == 0:
             accuracy = problem.figures(model, problem.validation)["accuracy"]
-            point = record["epoch"] + 1, short(spent), short(record["loss"]), short(accuracy)
-            for values, value in zip(curve.values(), point, strict=True):
-                values.append(value)
+            points.append((record["epoch"] + 1, short(spent), short(record["loss"]), short(accuracy)))
 
     workdir.mkdir(parents=True, exist_ok=True)
     result = train(
@@ -145,23 +143,22 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
     if "settle" in setting:
         _settle(model, problem, setting["settle"])
     common: dict[str, Any] = {
-        "validation": _shortened(problem.figures(model, problem.validation)),
+        "validation": {key: short(value) for key, value in problem.figures(model, problem.validation).items()},
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": result.steps,
         "reads": problem.reads,
     }
     if setting.get("curve"):
-        common["curve"] = curve
+        columns = map(list, zip(*points, strict=True))
+        common["curve"] = dict(zip(("epoch", "seconds", "loss", "accuracy"), columns, strict=True))
     elif track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")
         common["curve"] = {k: [None if r[k] is None else short(r[k]) for r in result.history] for k in keys}
     extra = problem.training_figures(model, result)
     if isinstance(penalised.get("penalty_weight"), AdaptiveWeight):
         extra["final_weight"] = penalised["penalty_weight"].weight
-    return [
-        {**common, "setting": more, "metrics": _shortened({**problem.test_figures(model, test), **extra})}
-        for more, test in problem.tests
-    ]
+    tested = [(more, {**problem.test_figures(model, test), **extra}) for more, test in problem.tests]
+    return [{**common, "setting": more, "metrics": {k: short(v) for k, v in found.items()}} for more, found in tested]
 
 
 def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
@@ -399,7 +396,3 @@ def _targets(data: SetData) -> Tensor:
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(1) == targets).float().mean())
-
-
-def _shortened(figures: dict[str, float]) -> dict[str, float]:
-    return {key: short(value) for key, value in figures.items()}

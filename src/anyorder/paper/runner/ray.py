@@ -22,8 +22,10 @@ def ray_engine(
     """
     ray = extra("ray", "ray")
     data = None if experiment.data is None else experiment.data(trials[0].scale)
-    code = {"py_modules": [str(Path(__file__).resolve().parents[2])], "excludes": ["__pycache__"]}
-    ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
+    ours = not ray.is_initialized()
+    if ours:
+        code = {"py_modules": [str(Path(__file__).resolve().parents[2])], "excludes": ["__pycache__"]}
+        ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
     try:
         send_by_value(experiment.run)
         needs = {"num_cpus": experiment.cpus, "num_gpus": experiment.gpus, "max_retries": LOST_WORKER_RETRIES}
@@ -38,7 +40,8 @@ def ray_engine(
                 rows, problem = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
             yield trial, rows, problem
     finally:
-        ray.shutdown()
+        if ours:
+            ray.shutdown()
 
 
 def _run(run: Run, cpus: int, trial: Trial, data: Any, origin: Origin) -> Any:
