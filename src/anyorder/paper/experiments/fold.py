@@ -75,8 +75,8 @@ FOLD = Experiment(
     claim="Beyond the paper: a fold with exact SIRE, one recipe unchanged, needs as few labels as the right invariant "
     "model, and can use order where order means something.",
     choices="12,000 steps in batches of 100, peak rate .005, the number itself as input, standardised. Eight "
-    "candidates a method: the presets of FOLD_PRESETS, for the unpenalised arms also mixtures. Exact SIRE of weight 10, "
-    "100 and 1000 for sums, 100 for moments; adjacent swaps of weight .1 and 10 for two layers. The choice is made for "
+    "candidates a method: the presets of FOLD_PRESETS, for the unpenalised arms also mixtures. Exact SIRE at weight 10,"
+    " 100 and 1000 for sums, 100 for moments; adjacent swaps at .1 and 10 for two layers. The choice is made for "
     "each task by one seed. Channels that are nearly sums become sums if the validation part does not suffer. "
     "invariant: the same read-outs on sums, maxima and products alone.",
     run=run,
