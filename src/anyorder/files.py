@@ -40,19 +40,6 @@ def is_model_folder(path: str | os.PathLike[str]) -> bool:
     return folder.is_dir() and {p.name for p in folder.iterdir()} - {LOG} == {CONFIG, WEIGHTS}
 
 
-def require_model_folder(path: str | os.PathLike[str]) -> None:
-    """Refuse what cannot be a model folder; name the model that an interrupted save has left beside it."""
-    folder = Path(path)
-    if (folder / CONFIG).is_file():
-        return
-    near = folder.resolve()
-    kept = [p for kind in ("new", "old") for p in near.parent.glob(f".{near.name}.*.{kind}") if is_model_folder(p)]
-    hint = f"it must hold {CONFIG} and {WEIGHTS}, as anyorder train and anyorder.save write them"
-    if kept and not folder.exists():
-        hint = f"a save was cut short; the model is {kept[0]}, rename that to {near}"
-    raise InputError(f"{folder} is not a model folder; {hint}")
-
-
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write a whole file or nothing: a reader sees the old content or the new, even after a crash.
 
@@ -85,18 +72,6 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
-) -> None:
-    """Write named tensors and JSON-able ``metadata`` as one safetensors file, atomically."""
-    write_atomically(path, tensors_to_bytes(tensors, metadata))
-
-
-def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and metadata that :func:`save_tensors` wrote. Never runs code found in the file."""
-    return tensors_from_bytes(Path(path).read_bytes(), str(path))
-
-
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
     """Named tensors and JSON-able ``metadata`` in the safetensors format.
 
@@ -113,7 +88,10 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] 
 
 
 def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and metadata of :func:`tensors_to_bytes`; an error names ``source`` if they are damaged."""
+    """The tensors and metadata of :func:`tensors_to_bytes`; an error names ``source`` if they are damaged.
+
+    Never runs code found in the data.
+    """
     import safetensors.torch
 
     try:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import pickle
-import re
 import struct
 import subprocess
 import sys
@@ -127,23 +126,6 @@ except OSError as error:
     assert subprocess.run([sys.executable, "-c", script]).returncode == errno.EFBIG
     assert ao.load(tmp_path / "m").name == "deepsets"
     assert os.listdir(tmp_path) == ["m"]
-
-
-@pytest.mark.kill
-def test_a_save_killed_before_it_took_its_name_is_found_again(tmp_path):
-    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m")
-    script = f"""
-import os
-import anyorder as ao
-rename = os.rename
-os.rename = lambda *names: (rename(*names), os._exit(9))
-ao.save(ao.DeepSets(3, 2), {str(tmp_path / "m")!r})
-"""
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
-    with pytest.raises(InputError, match="rename") as caught:
-        ao.load(tmp_path / "m")
-    (named,) = (word for word in re.findall(r"[^\s,;:]+", str(caught.value)) if word.endswith(".new"))
-    assert ao.load(named).name == "deepsets"
 
 
 @pytest.mark.parametrize("kind", ["nowhere", "a file"])

@@ -165,18 +165,6 @@ def test_elements_are_read_in_the_models_dtype(model):
         torch.testing.assert_close(stream.value(), model.eval()(elements[None])[0], atol=1e-6, rtol=1e-6)
 
 
-def test_a_first_chunk_of_a_batch_makes_as_many_streams():
-    model = recurrent().eval()
-    elements = torch.randn(4, 5, D)
-    stream = ao.Stream(model)
-    stream.update(elements[:, :3], [3, 1, 0, 2])
-    stream.update(elements[:, 3])
-    stream.update(elements[:, 4:])
-    assert stream.seen.tolist() == [5, 3, 2, 4]
-    with torch.no_grad():
-        torch.testing.assert_close(stream.value()[0], model(elements)[0], atol=1e-6, rtol=1e-6)
-
-
 def test_dropout_is_off_in_a_stream_and_the_model_goes_on_training():
     for model, mode in ((recurrent(layers=2).train(), True), (recurrent().eval(), False)):
         model.readout.train()
@@ -286,12 +274,7 @@ def test_wrong_chunks_are_refused_and_leave_the_stream_as_it_was(streams, chunk,
     assert (stream.seen == 1) if streams is None else (stream.seen.tolist() == [1, 1])
 
 
-def test_a_first_chunk_that_is_refused_makes_no_streams():
-    first = ao.Stream(recurrent())
-    with pytest.raises(InputError, match="features"):
-        first.update(torch.ones(4, 5, D + 1))
-    first.update(torch.ones(D))
-    assert first.seen == 1
+def test_there_is_one_stream_at_least():
     with pytest.raises(InputError, match="streams"):
         ao.Stream(recurrent(), streams=0)
 

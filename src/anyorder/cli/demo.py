@@ -150,9 +150,8 @@ def _digits(epochs: int) -> dict[str, Any]:
         "Which digit is it? The 64 pixels come one at a time. Each image is reordered at random inside windows of 4 "
         "and then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
     )
-    clean = datasets.digits()
-    changed = datasets.perturbed(clean)
-    train, test = _pixels(changed.train), _pixels(changed.test)
+    digits = datasets.perturbed(datasets.digits())
+    train, test = _pixels(digits.train), _pixels(digits.test)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": 64, "learning_rate": 0.02, "random_state": 0}
     options["model_options"] = {"hidden": 64, "gate_bias_span": 64}
     swaps = ao.SIRE(prefixes="given", window=4, pairs=4)
@@ -161,22 +160,8 @@ def _digits(epochs: int) -> dict[str, Any]:
         "SIRE, nearby swaps": ao.SetClassifier(**options, penalty=swaps, penalty_weight=10.0),
     }
     columns: Columns = {"right": lambda model: f"{model.score(*test):.1%}"}
-    part = _part("Digits whose pixels are out of order", task, models, train, columns, test)
-    return {**part, "figures": [_digits_figure(_pixels(clean.train)[0], train[0]), *part["figures"]]}
+    return _part("Digits whose pixels are out of order", task, models, train, columns, test)
 
 
 def _pixels(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return data.elements.reshape(len(data), -1, 1).numpy(), data.targets.numpy()
-
-
-def _digits_figure(clean: np.ndarray, changed: np.ndarray, count: int = 6) -> Figure:
-    def draw(axes: Axes) -> None:
-        side = round(clean.shape[1] ** 0.5)
-        images = np.concatenate([clean[:count], changed[:count]]).reshape(2, count, side, side)
-        framed = np.pad(images, [(0, 0), (0, 0), (1, 1), (1, 1)])
-        axes.imshow(framed.transpose(0, 2, 1, 3).reshape(2 * (side + 2), -1), cmap="gray_r", interpolation="nearest")
-        axes.set_axis_off()
-        axes.set_title("Digits, and what the models see")
-
-    alt = f"{count} handwritten digits of 8 by 8 pixels, and below each the same with its pixels locally reordered."
-    return Figure("pixels", draw, alt, "Above: as written. Below: reordered inside windows of 4 and then of 7 pixels.")

@@ -26,7 +26,6 @@ from anyorder.files import (
     LOG,
     WEIGHTS,
     is_model_folder,
-    require_model_folder,
     sync_folder,
     tensors_from_bytes,
     tensors_to_bytes,
@@ -112,7 +111,10 @@ def load(path: str | os.PathLike[str]) -> Any:
 def open_model(path: str | os.PathLike[str]) -> SavedModel:
     """All that a model folder holds."""
     folder = Path(path)
-    require_model_folder(folder)
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}, as anyorder.save has them"
+        )
     try:
         with open(folder / CONFIG, encoding="utf-8") as file:
             config = json.loads(file.read(_LARGEST_CONFIG))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from anyorder.checks import one_of, real_number, whole_number
 from anyorder.data.sets import SetData
-from anyorder.models import MODELS, SetModel, Standardised
+from anyorder.models import SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
@@ -35,8 +35,7 @@ from anyorder.training.loop import TrainConfig, train
 from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}
-UNITS = ("mean", "scale", "out_mean", "out_scale")
-_FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape", "_units")  # besides model_ and arrays
+_FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape")  # besides model_ and arrays
 
 PARAMETERS = """
     Args:
@@ -74,7 +73,6 @@ class SetEstimator(BaseEstimator):
     optimizer: Any = "adam"
     schedule: str = "one-cycle"
     plateau_patience: int = 5
-    plateau_factor: float = 0.5
     weight_decay: float = 0.0
     clip: float | None = 1.0
     shuffle: bool = False
@@ -88,7 +86,7 @@ class SetEstimator(BaseEstimator):
     mixed_precision: str | None = None
     workdir: str | Path | None = None
     checkpoint_seconds: float = 30.0
-    tensorboard: bool | str | Path = False
+    tensorboard: str | Path | None = None
     verbose: bool = False
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
@@ -111,7 +109,7 @@ class SetEstimator(BaseEstimator):
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
         unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled))
         penalty, weight = self._penalty()
-        self.model_.to(torch.get_default_dtype())
+        self.model_.inner.to(torch.get_default_dtype())
         result = train(
             self.model_.inner,
             self._loss,
@@ -166,19 +164,14 @@ class SetEstimator(BaseEstimator):
         here = processes(str(self.device))
         if here.num_processes > 1:  # all take the seed of the first
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
-        name = model_named(self.model).name
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            self.model_ = Standardised(self.n_features_in_, out_features, name, self.model_options)
+            self.model_ = Standardised(self.n_features_in_, out_features, self.model, self.model_options)
         if self.standardize:
             assert data.targets is not None
             weights = torch.ones(len(data)) if data.weights is None else data.weights
             units = _units(data.elements, weights.repeat_interleave(data.lengths))
-            units += _units(data.targets.reshape(len(data), -1), weights)
-            self.model_.set_units(*units)
-        else:
-            units = [0.0, 1.0, 0.0, 1.0]
-        self._units = _in_double(self.model_, units)
+            self.model_.set_units(*units, *_units(data.targets.reshape(len(data), -1), weights))
 
     def _config(self) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()
@@ -205,14 +198,11 @@ class SetEstimator(BaseEstimator):
 
     def _in_units(self, data: SetData) -> SetData:
         """The sets as the model inside reads them. They are standardised before they are rounded to its dtype."""
-        elements, targets, dtype = data.elements, data.targets, self.model_.mean.dtype
-        if elements.is_floating_point():
-            mean, scale = (self._units[name].to(elements.dtype) for name in ("mean", "scale"))
-            elements = ((elements - mean) / scale).to(dtype)
+        targets = data.targets
         if targets is not None and targets.is_floating_point():
-            mean, scale = (self._units[name].to(targets.dtype) for name in ("out_mean", "out_scale"))
-            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(dtype)
-        return dataclasses.replace(data, elements=elements, targets=targets)
+            mean, scale = self.model_.out_mean.to(targets), self.model_.out_scale.to(targets)
+            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(self.model_.dtype)
+        return dataclasses.replace(data, elements=self.model_.standard(data.elements), targets=targets)
 
     def _outputs(self, X: Any, orderings: int) -> np.ndarray:
         check_is_fitted(self, "model_")
@@ -250,17 +240,11 @@ class SetEstimator(BaseEstimator):
             parameters["penalty_weight"] = AdaptiveWeight(**{**weight, "bounds": tuple(weight["bounds"])})
         estimator = cls(**parameters)
         estimator.model_, estimator.n_features_in_ = model, model.in_features
-        fitted["_units"] = _in_double(model, [fitted["_units"][name] for name in UNITS])
         for name in _FITTED:
             setattr(estimator, name, fitted[name])
         for name, (kind, values) in details["arrays"].items():
             setattr(estimator, name, np.array(values, dtype=kind))
         return estimator
-
-
-def model_named(name: str, option: str = "model") -> type[SetModel]:
-    """The registered model of a name."""
-    return MODELS[one_of(option, name, [name for name in MODELS if name != Standardised.name])]
 
 
 def why_no_penalty(model: SetModel) -> str | None:
@@ -287,13 +271,6 @@ def _units(values: Tensor, weights: Tensor) -> list[Any]:
     mean = (share * values).sum(0)
     spread = (share * (values - mean).square()).sum(0).sqrt()
     return [mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)]
-
-
-def _in_double(model: Standardised, units: Sequence[Any]) -> dict[str, Tensor]:
-    """The units in float64, each of the shape that the model has."""
-    shapes = [getattr(model, name).shape for name in UNITS]
-    parts = [torch.as_tensor(unit, dtype=torch.float64).expand(s) for unit, s in zip(units, shapes, strict=True)]
-    return dict(zip(UNITS, parts, strict=True))
 
 
 def _as_json(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -180,12 +179,6 @@ class RecurrentSetModel(SetModel):
             head = mlp(read, widths, out_features, activation, readout_dropout)
         own = None if own_head else _side_by_side
         self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output)
-        if own_head:
-            with torch.no_grad():
-                out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
-            if not isinstance(out, Tensor) or out.shape != (1, out_features):
-                got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                raise InputError(f"readout must map a state of batch 1 to [1, {out_features}]; got {got}")
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, E]``; padding is not read."""

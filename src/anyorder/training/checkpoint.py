@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyorder.checks import InputError, extra
 from anyorder.data.sets import SetData
-from anyorder.files import load_tensors, save_tensors
+from anyorder.files import tensors_from_bytes, tensors_to_bytes, write_atomically
 from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
 from anyorder.training.batches import summed
@@ -52,7 +52,7 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         metadata = {"run": self._settings, "result": vars(run.result), "state": _split(state, "state", tensors)}
         if run.rank == 0:
-            save_tensors(self.path, tensors, metadata)
+            write_atomically(self.path, tensors_to_bytes(tensors, metadata))
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def resume(self) -> None:
@@ -63,7 +63,7 @@ class Checkpoint:
                 unfinished.unlink(missing_ok=True)
         if not self.path.exists():
             return
-        tensors, metadata = load_tensors(self.path)
+        tensors, metadata = tensors_from_bytes(self.path.read_bytes(), str(self.path))
         kept, here = metadata.get("run", {}), self._settings
         for name in [*here, *kept]:  # the settings that are easiest to read come first
             if kept.get(name) != here.get(name):
@@ -113,18 +113,18 @@ def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
 def seed_in(workdir: Any) -> int | None:
     """The seed of the run in ``workdir``, None without a run."""
     path = Path(workdir) / _FILE
-    return load_tensors(path)[1].get("run", {}).get("seed") if path.exists() else None
+    return tensors_from_bytes(path.read_bytes(), str(path))[1].get("run", {}).get("seed") if path.exists() else None
 
 
 def _settings(run: Any) -> dict[str, Any]:
     """All that decides how a run ends, to compare with the run in the file."""
-    config, model = run.config.to_dict(), run.model
+    config, model = vars(run.config), run.model
     try:
         arguments = model.config() if isinstance(model, SetModel) else {}
     except InputError:  # a module of the user's among the arguments
         arguments = {}
     return {
-        **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
+        **{n: _describe(value) for n, value in config.items() if n not in ("checkpoint_seconds", "tensorboard")},
         **{name: _describe(getattr(run, name)) for name in ("loss", "metric", "penalty", "penalty_weight", "augment")},
         **{name: _digest(getattr(run, name)) for name in ("data", "validation", "unlabeled")},
         "processes": run.world,
@@ -136,7 +136,7 @@ def _settings(run: Any) -> dict[str, Any]:
 
 def _describe(value: Any) -> Any:
     """A number or name, or the settings of a callable; its name, the same in every process, if it has none."""
-    if value is None or isinstance(value, (float, str)):
+    if value is None or isinstance(value, (float, int, str)):
         return value
     if isinstance(value, AdaptiveWeight):
         return {name: number for name, number in value.state_dict().items() if name != "weight"}
@@ -149,26 +149,19 @@ def _digest(data: SetData | None) -> str | None:
     """A fingerprint of everything in the data."""
     if data is None:
         return None
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (data.elements, data.offsets, data.targets, data.weights):
-        digest.update(repr(None if part is None else (part.dtype, part.shape)).encode())
-        if part is not None and part.numel():
-            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    packed = tensors_to_bytes({name: part for name, part in vars(data).items() if isinstance(part, Tensor)})
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the global generator, for dropout, inside a ``with`` block."""
-    before, outside = torch.get_rng_state(), _dropout(device).get_rng_state()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
-    if device.type != "cpu":
-        _dropout(device).manual_seed(seed)
-    try:
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
+        if devices:
+            _dropout(device).manual_seed(seed)
         yield
-    finally:
-        _dropout(device).set_rng_state(outside)
-        torch.set_rng_state(before)
 
 
 def _dropout(device: torch.device) -> Any:

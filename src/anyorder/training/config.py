@@ -61,20 +61,20 @@ class TrainConfig:
     Args:
         optimizer: A name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser. A callable sets its
             own learning rate and weight decay; ``learning_rate`` is then only the peak of the one-cycle schedule.
-        schedule: "one-cycle", "constant", or "plateau": the learning rate is multiplied by ``plateau_factor`` after
-            ``plateau_patience`` epochs without progress.
+        schedule: "one-cycle", "constant", or "plateau": the learning rate is halved after ``plateau_patience``
+            epochs without progress.
         clip: The largest norm of the gradient; None for no limit.
         shuffle: Read each set in a fresh random ordering every epoch. With ``shuffle_within=w`` every element stays
             inside its window of w consecutive elements.
         truncate: Number of elements for truncated backpropagation, see :func:`train`.
         patience: Stop after this many epochs without a better validation metric.
         maximize: Whether a larger ``metric`` is better.
-        gap_every: Epochs between two measurements of the order gap on ``gap_samples`` fixed sets; 0 for never.
+        gap_every: Epochs between two measurements of the order gap on 64 fixed sets; 0 for never.
         checkpoint_seconds: The least time between two checkpoints; 0 writes one after each step.
         mixed_precision: "no", "fp16", "bf16" or None for the choice of ``accelerate launch``. Validation is always
             in full precision.
         device: "auto" or the name of a torch device.
-        tensorboard: A folder for TensorBoard's files; True for ``tensorboard`` in the ``workdir``.
+        tensorboard: A folder for TensorBoard's files.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
     0.003
@@ -87,39 +87,29 @@ class TrainConfig:
     weight_decay: float = _setting(0.0, real_number, at_least=0)
     schedule: str = _setting("one-cycle", one_of, allowed=SCHEDULES)
     plateau_patience: int = _setting(5, whole_number, minimum=0)
-    plateau_factor: float = _setting(0.5, real_number, above=0, below=1)
     clip: float | None = _setting(1.0, real_number, above=0)
     shuffle: bool = False
     shuffle_within: int | None = _setting(None, whole_number, minimum=2)
     truncate: int | None = _setting(None, whole_number, minimum=2)
     patience: int | None = _setting(None, whole_number)
-    maximize: bool = _setting(False, one_of, allowed=(False, True))
+    maximize: bool = False
     seed: int = _setting(0, whole_number, minimum=0)
     gap_every: int = _setting(1, whole_number, minimum=0)
-    gap_samples: int = _setting(64, whole_number, minimum=2)
     checkpoint_seconds: float = _setting(30.0, real_number, at_least=0)
     mixed_precision: str | None = _setting(None, one_of, allowed=("no", "fp16", "bf16"))
     device: str = "auto"
-    tensorboard: bool | str | Path = False
+    tensorboard: str | Path | None = None
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
             name, value = setting.name, getattr(self, setting.name)
             if "check" in setting.metadata and not (value is None and "None" in str(setting.type)):
-                value = setting.metadata["check"](name, value)  # a plain number, also of numpy's
-            plain = {"maximize": bool, "device": str}.get(name, str if isinstance(value, Path) else None)
-            object.__setattr__(self, name, plain(value) if plain else value)
+                object.__setattr__(self, name, setting.metadata["check"](name, value))  # plain, also of numpy's
+        object.__setattr__(self, "device", str(self.device))
         if not callable(self.optimizer):
             one_of("optimizer", self.optimizer, OPTIMIZERS)
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; an optimiser of the user's by its name."""
-        values = dataclasses.asdict(self)
-        if callable(self.optimizer):
-            values["optimizer"] = getattr(self.optimizer, "__qualname__", repr(self.optimizer))
-        return values
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser over ``parameters``."""
@@ -135,9 +125,7 @@ class TrainConfig:
             cycles = self.optimizer in ("adam", "adamw", "sgd")  # leave the momentum of other optimisers alone
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, cycle_momentum=cycles)
         mode: Any = "max" if self.maximize and validated else "min"
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, mode, factor=self.plateau_factor, patience=self.plateau_patience
-        )
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=self.plateau_patience)
 
 
 @dataclass

@@ -41,6 +41,7 @@ Batch = tuple[Tensor, Tensor | None]
 Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
 
 _WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
+_GAP_SETS = 64  # whose order gap is measured
 
 
 class Objective(nn.Module):
@@ -111,8 +112,8 @@ def train(
             ``data.weights``, scaled to mean 1, need one value a set. Outputs ``[B, 1]`` meet targets ``[B]`` as
             ``[B]``.
         penalty_weight: A number, a callable of the share of the run done (0 to 1), or an ``AdaptiveWeight``, which
-            is updated every ten steps by the order gap of the batch (if no two of its sets have a pair: of
-            ``gap_samples`` fixed sets).
+            is updated every ten steps by the order gap of the batch (if no two of its sets have a pair: of fixed
+            sets).
         validation: Data whose ``metric(outputs, targets)`` (default: the loss) picks the best epoch. Under an
             ``AdaptiveWeight``, epochs within twice its target order gap come first.
         unlabeled: Sets without targets. The penalty is then taken on batches of its own, from labeled and unlabeled
@@ -398,7 +399,7 @@ class _Run:
 
         With ``config.truncate`` no more elements are read than in a step, but two sets at least.
         """
-        config, count = self.config, self.config.gap_samples
+        config, count = self.config, _GAP_SETS
         if config.truncate is not None:
             count = max(2, min(count, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
         elements, lengths = (None if part is None else part[:count] for part in batch)
@@ -412,7 +413,7 @@ class _Run:
         if not has_recurrence(self.model) or getattr(self.model, "invariant", False):
             return None
         data = self.validation or self.data
-        fixed = data.batch(torch.arange(min(self.config.gap_samples, len(data)), device=self.device))
+        fixed = data.batch(torch.arange(min(_GAP_SETS, len(data)), device=self.device))
         return self._gap(fixed, generator_of(self.device, self.config.seed, 3))
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
@@ -428,7 +429,6 @@ class _Run:
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    journal.step()
                     if checkpoint is not None and checkpoint.due():
                         checkpoint.write()
                 record = self._end_epoch()
