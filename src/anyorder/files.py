@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"  # of a model folder
-_TABLES = ("csv", "tsv", "txt", "parquet", "pq")
 
 
 def home() -> Path:
@@ -24,14 +23,6 @@ def home() -> Path:
     caches = {"darwin": "~/Library/Caches", "win32": os.environ.get("LOCALAPPDATA", "~/AppData/Local")}
     cache = caches.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("ANYORDER_HOME") or os.path.join(cache, "anyorder")).expanduser()
-
-
-def table_ending(path: str | os.PathLike[str]) -> str:
-    """The format of a table, from the file's name and without the dot."""
-    ending = Path(path).name.lower().removesuffix(".gz").rpartition(".")[2]
-    if ending not in _TABLES:
-        raise InputError(f"{path} has an unknown ending; a table must end in .csv, .tsv or .parquet")
-    return ending
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:

@@ -64,11 +64,11 @@ def test_each_weight_keeps_its_precision(tmp_path):
 
 
 def test_what_is_kept_beside_the_weights_comes_back(tmp_path):
-    kept = {"preprocessing": {"mean": [1.5]}, "classes": ["é", "b"]}
-    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m", **kept, log=[{"epoch": 0}, {"epoch": 1}])
+    kept = {"mean": [1.5], "names": ["é", "b"]}
+    ao.save(ao.RecurrentSetModel(3, 2), tmp_path / "m", preprocessing=kept, log=[{"epoch": 0}, {"epoch": 1}])
     saved = open_model(tmp_path / "m")
     assert saved.estimator is None
-    assert {name: getattr(saved, name) for name in kept} == kept
+    assert saved.preprocessing == kept
     assert (tmp_path / "m" / "log.jsonl").read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
     config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
     assert (config["anyorder_version"], config["model"]["name"]) == (ao.__version__, "recurrent")

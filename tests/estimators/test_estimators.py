@@ -423,13 +423,12 @@ def test_values_of_numpy_and_torch_are_parameters_like_others(tmp_path):
 def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
     X, y = ragged_sums()
     whole = regressor().fit(X, y).predict(X)
-    for seed, workdir in ((0, tmp_path / "a"), (None, str(tmp_path / "b"))):
-        first, again = (regressor(workdir=workdir, random_state=seed).fit(X, y).predict(X) for _ in range(2))
-        assert np.array_equal(first, again)
-        assert np.array_equal(first, whole) == (seed == 0)
-    assert (tmp_path / "a" / "log.jsonl").read_text().count("\n") == QUICK["epochs"]
+    for seed in (0, None):
+        for _ in range(2):
+            assert np.array_equal(regressor(workdir=tmp_path, random_state=seed).fit(X, y).predict(X), whole)
+    assert (tmp_path / "log.jsonl").read_text().count("\n") == QUICK["epochs"]
     with pytest.raises(ao.checks.InputError, match=r"workdir .*seed"):
-        regressor(workdir=tmp_path / "b", random_state=0).fit(X, y)
+        regressor(workdir=tmp_path, random_state=1).fit(X, y)
 
 
 # What is refused --------------------------------------------------------------------------------------------------

@@ -112,17 +112,6 @@ def test_dropout_acts_on_what_the_read_out_reads_and_nowhere_else():
     assert torch.equal(quiet, trajectory.last)
 
 
-def test_dropout_leaves_whole_numbers_of_a_state_alone():
-    class Mean(nn.Module):
-        def forward(self, state: tuple[Tensor, Tensor]) -> Tensor:
-            return state[0] / state[1]
-
-    start = torch.zeros(1, 200), torch.zeros(1, 1, dtype=torch.int64)
-    mean = ao.recurrence(lambda element, state: (state[0] + element, state[1] + 1), start=start)
-    out = RecurrentSetModel(200, 200, mean, dropout=0.5, readout=Mean())(torch.ones(50, 4, 200))
-    assert set(out.unique().tolist()) == {0.0, 2.0}
-
-
 def test_read_out_dropout_follows_its_hidden_layers():
     kinds = [type(m) for m in RecurrentSetModel(3, 2, readout=(5,), readout_dropout=0.5).readout.head]
     assert kinds == [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]

@@ -209,8 +209,7 @@ def train(
         raise
     if is_first_process():
         estimator.set_params(workdir=None, verbose=False, tensorboard=None)
-        kept: dict[str, Any] = {"preprocessing": {"table": learnt.schema.to_dict()}, "log": estimator.history_}
-        ao.save(estimator, out, classes=list(learnt.schema.classes or ()) or None, **kept)
+        ao.save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, log=estimator.history_)
         run.end()
         _say_result(estimator)
         _say(f"wrote {out}")
@@ -406,8 +405,7 @@ def export(
     from anyorder.deploy.save import open_model
 
     saved = open_model(model)
-    details = {"classes": saved.classes, "preprocessing": saved.preprocessing}
-    step, readout, gap = export_onnx(saved.model, onnx, details=details)
+    step, readout, gap = export_onnx(saved.model, onnx, details={"preprocessing": saved.preprocessing})
     typer.echo(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
 
 

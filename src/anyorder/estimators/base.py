@@ -30,7 +30,6 @@ from anyorder.models import SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
-from anyorder.training.checkpoint import seed_in
 from anyorder.training.loop import TrainConfig, train
 from anyorder.training.predict import predict as outputs_of
 
@@ -47,7 +46,7 @@ PARAMETERS = """
         standardize: Whether elements and float targets have mean 0 and variance 1 inside. ``model_`` keeps raw units.
         validation_fraction: Share of the sets held out to choose the best epoch.
         patience: Number of epochs without progress after which training stops.
-        random_state: Seed of all random draws.
+        random_state: Seed of all random draws. With a ``workdir``, None means 0.
         workdir: Folder for checkpoints. An interrupted ``fit`` continues from them.
         verbose: Whether to show the progress and measure the order gap.
 
@@ -70,7 +69,7 @@ class SetEstimator(BaseEstimator):
     epochs: int = 100
     batch_size: int = 32
     learning_rate: float = 3e-3
-    optimizer: Any = "adam"
+    optimizer: str = "adam"
     schedule: str = "one-cycle"
     plateau_patience: int = 5
     weight_decay: float = 0.0
@@ -157,10 +156,9 @@ class SetEstimator(BaseEstimator):
         return SetData(elements.to(dtype), data.offsets)
 
     def _begin(self, data: SetData, out_features: int) -> None:
-        """Build the model in the units of ``data``; without a ``random_state`` from the seed in the workdir, if any."""
-        fixed = self.random_state is not None or self.workdir is None
-        seed = None if fixed else seed_in(self.workdir)
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1)) if seed is None else seed
+        """Build the model in the units of ``data``."""
+        state = 0 if self.random_state is None and self.workdir is not None else self.random_state
+        self.seed_ = int(check_random_state(state).randint(2**31 - 1))
         here = processes(str(self.device))
         if here.num_processes > 1:  # all take the seed of the first
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))

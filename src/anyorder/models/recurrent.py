@@ -42,10 +42,7 @@ class Readout(nn.Module):
         self.head, self.dropout, self.read = head, nn.Dropout(dropout), read
 
     def forward(self, state: State) -> Tensor:
-        return self.head(tree_map(self._drop, state if self.read is None else self.read(state)))
-
-    def _drop(self, leaf: Tensor) -> Tensor:
-        return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
+        return self.head(tree_map(self.dropout, state if self.read is None else self.read(state)))
 
 
 class UnboundedHead(nn.Module):

@@ -21,7 +21,6 @@ from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
 from anyorder.training.batches import summed
 
-_FILE = "checkpoint.safetensors"
 _CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
 
 
@@ -29,7 +28,7 @@ class Checkpoint:
     """Writes a run to ``workdir`` and takes it over from there."""
 
     def __init__(self, run: Any, workdir: Path) -> None:
-        self.run, self.path = run, workdir / _FILE
+        self.run, self.path = run, workdir / "checkpoint.safetensors"
         self._settings = json.loads(json.dumps(_settings(run)))
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
@@ -110,12 +109,6 @@ def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
     return tensors[tree["tensor"]] if "tensor" in tree else {k: _joined(v, tensors) for k, v in tree["dict"]}
 
 
-def seed_in(workdir: Any) -> int | None:
-    """The seed of the run in ``workdir``, None without a run."""
-    path = Path(workdir) / _FILE
-    return tensors_from_bytes(path.read_bytes(), str(path))[1].get("run", {}).get("seed") if path.exists() else None
-
-
 def _settings(run: Any) -> dict[str, Any]:
     """All that decides how a run ends, to compare with the run in the file."""
     config, model = vars(run.config), run.model
@@ -124,7 +117,7 @@ def _settings(run: Any) -> dict[str, Any]:
     except InputError:  # a module of the user's among the arguments
         arguments = {}
     return {
-        **{n: _describe(value) for n, value in config.items() if n not in ("checkpoint_seconds", "tensorboard")},
+        **{name: value for name, value in config.items() if name not in ("checkpoint_seconds", "tensorboard")},
         **{name: _describe(getattr(run, name)) for name in ("loss", "metric", "penalty", "penalty_weight", "augment")},
         **{name: _digest(getattr(run, name)) for name in ("data", "validation", "unlabeled")},
         "processes": run.world,
@@ -136,7 +129,7 @@ def _settings(run: Any) -> dict[str, Any]:
 
 def _describe(value: Any) -> Any:
     """A number or name, or the settings of a callable; its name, the same in every process, if it has none."""
-    if value is None or isinstance(value, (float, int, str)):
+    if value is None or isinstance(value, (float, str)):
         return value
     if isinstance(value, AdaptiveWeight):
         return {name: number for name, number in value.state_dict().items() if name != "weight"}

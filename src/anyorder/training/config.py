@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,7 @@ class TrainConfig:
     """The settings of a training run, checked when they are made.
 
     Args:
-        optimizer: A name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser. A callable sets its
-            own learning rate and weight decay; ``learning_rate`` is then only the peak of the one-cycle schedule.
+        optimizer: A name of :data:`OPTIMIZERS`.
         schedule: "one-cycle", "constant", or "plateau": the learning rate is halved after ``plateau_patience``
             epochs without progress.
         clip: The largest norm of the gradient; None for no limit.
@@ -82,7 +81,7 @@ class TrainConfig:
 
     epochs: int = _setting(100, whole_number)
     batch_size: int = _setting(128, whole_number)
-    optimizer: str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = "adam"
+    optimizer: str = _setting("adam", one_of, allowed=tuple(OPTIMIZERS))
     learning_rate: float = _setting(3e-3, real_number, above=0)
     weight_decay: float = _setting(0.0, real_number, at_least=0)
     schedule: str = _setting("one-cycle", one_of, allowed=SCHEDULES)
@@ -106,15 +105,11 @@ class TrainConfig:
             if "check" in setting.metadata and not (value is None and "None" in str(setting.type)):
                 object.__setattr__(self, name, setting.metadata["check"](name, value))  # plain, also of numpy's
         object.__setattr__(self, "device", str(self.device))
-        if not callable(self.optimizer):
-            one_of("optimizer", self.optimizer, OPTIMIZERS)
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser over ``parameters``."""
-        if callable(self.optimizer):
-            return self.optimizer(parameters)
         on_cpu = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
         fused = {"fused": True} if on_cpu and self.optimizer != "rmsprop" else {}  # one call, not ten a parameter
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=self.weight_decay, **fused)
@@ -122,7 +117,7 @@ class TrainConfig:
     def make_schedule(self, optimizer: torch.optim.Optimizer, steps: int, *, validated: bool) -> Any:
         """The schedule of a run of ``steps``; "plateau" follows validation if there is any."""
         if self.schedule == "one-cycle":
-            cycles = self.optimizer in ("adam", "adamw", "sgd")  # leave the momentum of other optimisers alone
+            cycles = self.optimizer != "rmsprop"  # which has no momentum
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, cycle_momentum=cycles)
         mode: Any = "max" if self.maximize and validated else "min"
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=self.plateau_patience)

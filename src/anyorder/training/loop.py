@@ -174,7 +174,7 @@ class _Run:
         for rule, holds in self._rules():
             if not holds:
                 raise InputError(rule)
-        self.device = here.device if config.device == "auto" else _device(config.device)
+        self.device = here.device if config.device == "auto" else torch.device(config.device)
         model.to(self.device)
         if self.world > 1:  # all start from the first one's weights
             for value in model.state_dict().values():
@@ -519,15 +519,6 @@ class _Run:
         whole = part.new_zeros(len(data), *part.shape[1:])
         whole[mine] = part[: len(mine)]
         return summed(whole)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device must be 'auto' or a device of torch; got {name!r}: {error}") from None
-    return device
 
 
 def has_recurrence(model: nn.Module) -> bool:
