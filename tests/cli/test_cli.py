@@ -254,7 +254,6 @@ def test_train_says_how_it_read_the_table_and_what_it_kept(succeed, tmp_path):
     assert "sets are sorted by when" in out
     (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap [\d.]+", out)
     assert int(kept) == ao.load(tmp_path / "model").best_epoch_
-    assert "is still above the target (0.01). Train longer" in out
     assert "sorted by" not in succeed(f"{TRAIN} --time when --penalty-weight 0.1 --force")
 
 
@@ -466,12 +465,6 @@ BAD_WORDS = {
     "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight"),
     "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "penalty_weight"),
     "clip": (f"{TRAIN} --force --clip 0", "clip"),
-    "epochs": (f"{TRAIN} --force --epochs 0", "--epochs"),
-    "hidden": (f"{TRAIN} --force --hidden 10000000", "--hidden"),
-    "fraction": (f"{TRAIN} --force --validation-fraction 1", "--validation-fraction"),
-    "seed": (f"{TRAIN} --force --seed=-1", "--seed"),
-    "largest seed": (f"{TRAIN} --force --seed {2**32}", "--seed"),
-    "truncate": (f"{TRAIN} --force --truncate 1", "--truncate"),
     "truncate without a step": (f"{ANY_MODEL} --force --model set-transformer --truncate 3", "truncate"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
     "unlabeled": (f"{TRAIN} --force --unlabeled other.csv", "drug"),
@@ -482,15 +475,12 @@ BAD_WORDS = {
     "a model without a table": ("predict plain t.csv --out p.csv", "was not trained on a table"),
     "other features": ("predict model other.csv --out p.csv", "drug"),
     "text at predict": ("predict model text.csv --out p.csv", "dose"),
-    "orderings of predict": ("predict model t.csv --orderings 0 --out p.csv", "--orderings"),
     "existing output": ("predict model t.csv --out t.csv", "t.csv exists; choose another file"),
     "strange output": ("predict model t.csv --out p.xlsx", "p.xlsx must end in .csv or .parquet"),
     "output below a file": ("predict model t.csv --out t.csv/p.csv", "t.csv"),
     "folder as output": ("predict model t.csv --out folder.csv --force", "folder.csv is a folder; choose another file"),
     "existing page": ("audit model t.csv --out page.html", "page.html exists"),
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
-    "sets": ("audit model t.csv --sets 0 --out a.html", "--sets"),
-    "orderings": ("audit model t.csv --orderings 0 --out a.html", "--orderings"),
     "strange label": ("audit model strange.csv --out a.html", "sideways"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
     "strange graph": ("export model --onnx m.pt", "must end in .onnx"),
@@ -498,7 +488,6 @@ BAD_WORDS = {
     "experiment": ("reproduce parety", "did you mean 'parity'"),
     "scale": ("reproduce parity --scale laptp", "did you mean 'laptop'"),
     "engine": ("reproduce parity --engine rai", "engine"),
-    "jobs": ("reproduce parity --jobs 0", "--jobs"),
     "data set": ("data where nosuch", "nosuch"),
 }
 

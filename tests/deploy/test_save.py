@@ -102,14 +102,6 @@ def test_saving_again_replaces_a_model_but_never_other_files(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file", "m"]
 
 
-def test_a_link_to_an_empty_folder_is_filled(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "empty")
-    ao.save(ao.DeepSets(3, 2), tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert ao.load(tmp_path / "empty").name == "deepsets"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the size limit is a POSIX call")
 def test_a_model_that_does_not_fit_on_the_disk_leaves_the_last_one(tmp_path):
     ao.save(ao.DeepSets(3, 2), tmp_path / "m")

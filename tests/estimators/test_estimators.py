@@ -357,13 +357,6 @@ def test_random_state_decides_everything_and_nothing_outside_is_touched():
     assert not np.array_equal(first.predict(X), other.predict(X))
 
 
-def test_fitting_warns_of_nothing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fitted = [classifier().fit(ragged_sums()[0], np.arange(60) % 2), regressor().fit(*ragged_sums())]
-    assert all(hasattr(estimator, "model_") for estimator in fitted)
-
-
 # Storage ----------------------------------------------------------------------------------------------------------
 
 

@@ -60,13 +60,6 @@ def test_batch_mates_change_torch_geometrics_gru_but_not_ours():
     torch.testing.assert_close(adapted(x[None]), adapted.rho(adapted.aggregation(x, alone)))
 
 
-def test_learnable_commutative_monoids_commute_but_do_not_associate():
-    model = PygModel(3, 2, "lcm").eval()
-    two, three = torch.randn(1, 2, 3), torch.randn(1, 3, 3)
-    torch.testing.assert_close(model(two.flip(1)), model(two))
-    assert (model(three.flip(1)) - model(three)).abs().max() > 1e-4
-
-
 def test_in_a_layer_the_order_of_edges_to_other_nodes_is_nothing():
     layer = Layer(SireAggregation(3, 4))
     x = torch.randn(4, 3)

@@ -24,11 +24,10 @@ import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.data.sets import SetData
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
-from anyorder.models import Standardised
 from anyorder.training import checkpoint as checkpoints
 from anyorder.training.batches import Deck, pieces
-from anyorder.training.config import LOSSES, OPTIMIZERS, SCHEDULES, TrainConfig
-from anyorder.training.loop import Objective, reads_in_windows, train
+from anyorder.training.config import OPTIMIZERS, SCHEDULES, TrainConfig
+from anyorder.training.loop import Objective, train
 from anyorder.training.predict import predict
 
 SIRE = ao.SIRE(relative=False)
@@ -755,23 +754,15 @@ def weighted(weights: Tensor) -> SetData:
     return SetData.of(sums(), weights=weights)
 
 
-def labelled(label: int) -> SetData:
-    return SetData.of(sums(), torch.where(torch.arange(48) == 7, label, 1))
-
-
 NO_TARGETS = SetData.of(torch.rand(4, 3))
 REFUSED = {
     "data": {"data": [[1.0]]},
     "data must have targets": {"data": NO_TARGETS},
     "data.weights": {"data": weighted(torch.zeros(48))},
     "data.weights are": {"data": weighted(torch.rand(48, 2))},
-    "data.targets": {"loss": "cross-entropy"},
-    "data.targets are": {"loss": "cross-entropy", "data": labelled(2), "start": "two"},
-    "data.targets must be": {"loss": "cross-entropy", "data": labelled(-1), "start": "two"},
     "validation": {"validation": [[1.0]]},
     "validation must have": {"validation": NO_TARGETS},
     "validation.weights": {"validation": weighted(torch.where(torch.arange(48) == 7, -0.5, 1.0))},
-    "validation.targets": {"loss": "cross-entropy", "data": labelled(0), "validation": labelled(2), "start": "two"},
     "unlabeled": {"unlabeled": SetData.of(torch.rand(4, 5, 3)), "penalty": SIRE, "penalty_weight": 1.0},
     "unlabeled need": {"unlabeled": NO_TARGETS},
     "patience": {"patience": 3},
@@ -785,7 +776,7 @@ REFUSED = {
     "loss": {"loss": "msee"},
     "loss must": {"data": weighted(torch.ones(48)), "loss": F.mse_loss},
     "targets": {"data": SetData.of(torch.rand(8, 3, 1), torch.rand(8, 2))},
-    "truncate": {"start": "transformer", "truncate": 4},
+    "truncate": {"start": lambda: ao.SetTransformer(1, 1), "truncate": 4},
     "augment": {"augment": lambda elements, *_: (elements[1:], None)},
 }
 
@@ -793,15 +784,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_train_refuses(case):
     options = {"data": sums(), **REFUSED[case]}
-    starts = {"two": lambda: model(out=2), "transformer": lambda: ao.SetTransformer(1, 1), None: model}
-    start = starts[options.pop("start", None)]()
+    start = options.pop("start", model)()
     with pytest.raises(InputError, match=case.split()[0]):
         trained(options.pop("data"), start=start, **options)
-
-
-def test_a_model_without_a_readout_is_not_read_in_windows():
-    assert not reads_in_windows(Standardised(1, 1, "janossy"))
-    assert reads_in_windows(Standardised(1, 1, "recurrent"))
 
 
 def test_named_losses_take_targets_of_any_kind_of_number():

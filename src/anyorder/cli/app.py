@@ -254,14 +254,11 @@ def _say_unseen(table: Table) -> None:
 
 
 def _say_result(estimator: Any) -> None:
-    """Which epoch's weights are written, and whether the order gap reached its target."""
+    """Which epoch's weights are written, and its figures."""
     record = estimator.history_[-1 if estimator.best_epoch_ is None else estimator.best_epoch_]
     figures = {"validation": record["validation"], "order gap": record["gap"]}
     words = ", ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None)
     _say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
-    target = ao.AdaptiveWeight().target
-    if estimator.penalty_weight == "auto" and record["penalty"] is not None and (record["gap"] or 0) > 2 * target:
-        _say(f"The order gap ({record['gap']:.2g}) is still above the target ({target:g}). Train longer with --epochs.")
 
 
 # --- from a model to predictions, an audit, a graph

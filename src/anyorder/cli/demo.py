@@ -6,18 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import anyorder as ao
-from anyorder.audits.page import BLUE, ORANGE, SOFT, Figure, comparison_figure, render
+from anyorder.audits.page import comparison_figure, render
 from anyorder.files import write_atomically
 from anyorder.paper.data import datasets
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Sets = tuple[Any, np.ndarray]  # X and y
 Columns = dict[str, Callable[[Any], str]]  # heading -> the figure of a model, as text
@@ -50,6 +47,7 @@ def _part(title: str, task: str, models: dict[str, Any], train: Sets, columns: C
         model.fit(*train)
         figures = [measure(model) for measure in columns.values()]
         print(f"{name:24}" + "".join(f"{f:>12}" for f in [*figures, f"{time.perf_counter() - start:.0f}"]))
+        task += f" {name}: " + ", ".join(f"{heading}: {f}" for heading, f in zip(columns, figures, strict=True)) + "."
     print("\nDoes order matter to them? The audit reads each test set in random orders:")
     comparison = ao.audit(models, test[0], labels=test[1], orderings=8, generator=torch.Generator().manual_seed(0))
     for name in models:
@@ -121,25 +119,7 @@ def _parity(epochs: int) -> dict[str, Any]:
     }
     tests = {length: bits(500, length, length, seed=100 + length) for length in LENGTHS}
     columns: Columns = {f"n = {n}": lambda model, n=n: f"{model.score(*tests[n]):.1%}" for n in LENGTHS}  # type: ignore[misc]
-    part = _part("Parity up to length 100", task, models, bits(1000, 2, 10, seed=1), columns, tests[20])
-    curves = {name: [float(model.score(*tests[n])) for n in LENGTHS] for name, model in models.items()}
-    return {**part, "figures": [_length_figure(curves), *part["figures"]]}
-
-
-def _length_figure(curves: dict[str, list[float]]) -> Figure:
-    def draw(axes: Axes) -> None:
-        axes.axvspan(2, 10, color=SOFT, linewidth=0)
-        for (name, scores), colour in zip(curves.items(), [ORANGE, BLUE], strict=True):
-            axes.plot(LENGTHS, scores, marker="o", color=colour, label=name)
-        axes.set(xscale="log", xlabel="length of the sequence", ylabel="accuracy", ylim=(0.4, 1.04))
-        axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
-        axes.minorticks_off()
-        axes.set_title("Accuracy beyond the training lengths")
-        axes.legend(loc="lower left", frameon=False)
-
-    listed = "; ".join(f"{name}: {scores[-1]:.1%} at length {LENGTHS[-1]}" for name, scores in curves.items())
-    caption = "Shaded: the training lengths. Guessing is right half of the time."
-    return Figure("lengths", draw, f"Accuracy against length. {listed}.", caption, height=3.4)
+    return _part("Parity up to length 100", task, models, bits(1000, 2, 10, seed=1), columns, tests[20])
 
 
 # --- digits whose pixels are out of order

@@ -108,9 +108,7 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
     """All that a model folder holds."""
     folder = Path(path)
     if not (folder / CONFIG).is_file():
-        raise InputError(
-            f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}, as anyorder.save has them"
-        )
+        raise InputError(f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}")
     try:
         with open(folder / CONFIG, encoding="utf-8") as file:
             config = json.loads(file.read(_LARGEST_CONFIG))

@@ -128,8 +128,6 @@ class Stream:
 
 def _as_chunk(chunk: Tensor, streams: int | None) -> Tensor:
     """``[B, n, D]``, from one element or several."""
-    if chunk.shape == (0,):  # an empty list: no elements
-        chunk = chunk[:, None]
     batch = chunk[None] if streams is None else chunk
     batch = batch[:, None] if batch.dim() == 2 else batch
     if batch.dim() != 3 or batch.shape[0] != (streams or 1):

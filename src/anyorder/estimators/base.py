@@ -129,10 +129,6 @@ class SetEstimator(BaseEstimator):
         """The prediction for each set in its given order, or the mean over random ``orderings``."""
         return self._answers(self._outputs(X, orderings))
 
-    def _finish(self, output: Tensor) -> Tensor:
-        """What is averaged over orderings."""
-        return output
-
     def _sets(self, X: Any, y: Any = "no_validation", first: bool = False) -> SetData:
         """The sets of ``X``: finite, and of the features and column names of the first ones."""
         frames: list[Any] = []

@@ -33,6 +33,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         return self._outputs(X, orderings)
 
     def _finish(self, output: Tensor) -> Tensor:
+        """What is averaged over orderings."""
         return output.softmax(1)
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:

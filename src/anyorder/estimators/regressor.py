@@ -22,6 +22,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
     """
 
     _loss = "mse"
+    _finish = None
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")

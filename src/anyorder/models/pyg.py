@@ -48,7 +48,6 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
         penalty: SIRE | SubsetPenalty | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = in_channels, out_channels
         self.model = RecurrentSetModel(
             in_channels, out_channels, cell, out_channels, layers, readout=nn.Identity(), learned_start=learned_start
         )
@@ -83,9 +82,6 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
     def __getstate__(self) -> dict[str, Any]:
         """The layer without its last forward, whose graph can be neither copied nor saved."""
         return {**self.__dict__, "_last": None}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"
 
 
 def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> Tensor:

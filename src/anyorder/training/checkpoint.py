@@ -21,8 +21,6 @@ from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
 from anyorder.training.batches import summed
 
-_CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
-
 
 class Checkpoint:
     """Writes a run to ``workdir`` and takes it over from there."""
@@ -34,13 +32,10 @@ class Checkpoint:
 
     def due(self) -> bool:
         """Whether it is time to write; several processes follow the first one's clock."""
-        run = self.run
         now = time.monotonic() >= self._next
-        if run.world == 1:
+        if self.run.world == 1:
             return now
-        if run.result.steps % _CLOCK_EVERY and run.result.steps % run.deck.batches:
-            return False
-        return bool(summed(torch.tensor(float(now and run.rank == 0), device=run.device)) > 0)
+        return bool(summed(torch.tensor(float(now and self.run.rank == 0), device=self.run.device)) > 0)
 
     def write(self) -> None:
         run = self.run

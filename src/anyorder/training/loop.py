@@ -210,7 +210,6 @@ class _Run:
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """What the arguments must be to each other, and whether they are."""
         config, penalty = self.config, self.penalty
-        outputs = getattr(self.model, "out_features", None)
         parts: dict[str, Any] = {"data": self.data, "validation": self.validation, "unlabeled": self.unlabeled}
         for name, part in parts.items():
             if part is None and name != "data":
@@ -223,11 +222,6 @@ class _Run:
             if (weights := part.weights) is not None:
                 sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
                 yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
-            if self.loss == "cross-entropy":
-                low, high = float(part.targets.min()), float(part.targets.max())
-                classes = part.targets.dim() == 1 and not part.targets.is_floating_point()
-                sound = low >= 0 and (outputs is None or high < outputs) if classes else part.targets.dim() == 2
-                yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes", sound
         needless = config.patience is None and self.metric is None
         yield "patience and metric need validation data", self.validation is not None or needless
         usable = penalty is None or (callable(penalty) and not isinstance(penalty, type))
