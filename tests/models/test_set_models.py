@@ -219,7 +219,7 @@ def test_deep_sets_stream_what_they_pool(pooling):
     elements, lengths = torch.randn(4, 6, 3, dtype=torch.float64), torch.tensor([6, 3, 1, 0])
     streamed = model.readout(model.recurrence.scan(model.encode(elements), lengths).last)
     torch.testing.assert_close(streamed, model(elements, lengths))
-    assert ao.order_gap(model, elements, lengths) < 1e-20
+    assert ao.order_gap(model, elements, lengths) < 1e-10
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -427,7 +427,7 @@ def test_an_encoder_never_reads_padding(kind):
     if kind == "penalty":
         ao.SIRE()(model, elements, lengths).backward()
     elif kind == "gap":
-        assert ao.order_gap(model, elements, lengths).isfinite()
+        assert math.isfinite(ao.order_gap(model, elements, lengths))
         return
     else:
         model(elements, lengths).sum().backward()

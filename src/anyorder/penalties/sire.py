@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -68,6 +68,15 @@ class SIRE(RelativePenalty):
     @property
     def compares_sets(self) -> bool:
         return self.relative or self.partners == "batch"
+
+    def of_shuffled(self, recurrence: Recurrence) -> SIRE:
+        """The same law for sets that are read in a fresh random ordering: their own prefixes are random.
+
+        States of the pass then serve as the states before the pairs, which costs no further scan.
+        """
+        drawn = self.prefixes == "random" and self.partners == "set" and self.through_states
+        closed = type(recurrence).closed_form_gap is not Recurrence.closed_form_gap
+        return self if closed or not drawn else replace(self, prefixes="given")
 
     def gaps(self, trajectory: Trajectory, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         if bool(self.ties) != (trajectory.ties is not None):

@@ -27,7 +27,7 @@ from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.models.base import sizes_of
-from anyorder.penalties import AdaptiveWeight
+from anyorder.penalties import SIRE, AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import tree_map
@@ -188,6 +188,8 @@ class _Run:
             self.unlabeled = SetData(torch.cat([one.elements, other.elements]), offsets)
             self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
         self.loss_of: Any = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        if config.shuffle and self.unlabeled is None and isinstance(self.penalty, SIRE) and has_recurrence(model):
+            self.penalty = self.penalty.of_shuffled(model.recurrence)  # type: ignore[arg-type]
         self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
