@@ -42,6 +42,15 @@ def test_pad_is_differentiable() -> None:
     assert part.grad.tolist() == [[1.0], [1.0]]
 
 
+def test_ties_and_static_features_go_with_their_elements_and_sets() -> None:
+    data = SetData.of(RAGGED, ties=[[7, 7, 9], [], [3], [4]], static=[[0.0], [1.0], [2.0], [3.0]])
+    assert data.ties_of([2, 0]).tolist() == [[3, 0, 0], [7, 7, 9]]
+    chosen = SetData.of(data.select([2, 0, 3]), y=[1, 2, 3])
+    assert chosen.ties.tolist() == [3, 7, 7, 9, 4]
+    assert chosen.static.tolist() == [[2.0], [0.0], [3.0]]
+    assert SetData.of(RAGGED).ties_of([0]) is None
+
+
 def test_batch_agrees_with_pad_of_the_same_sets(ragged) -> None:
     for index in ([0, 1, 2], [2, 0], [3, 1], [-1, -3]):
         elements, lengths = ragged.batch(index)
@@ -129,6 +138,10 @@ def test_a_batch_vector_in_any_order_gives_the_same_sets(dtype) -> None:
         (lambda: SetData.of([[1.0]], y=[1, 2]), InputError, "targets"),
         (lambda: SetData.of([[1.0]], y=["a"]), InputTypeError, "targets"),
         (lambda: SetData.of([[1.0]], weights=[1, 2]), InputError, "weights"),
+        (lambda: SetData.of([[1.0]], static=[[1], [2]]), InputError, "static"),
+        (lambda: SetData.of([[1.0]], static=[1]), InputError, "static"),
+        (lambda: SetData.of([[1.0], [2.0, 3.0]], ties=[[1], [2]]), InputError, "ties"),
+        (lambda: SetData(torch.ones(3, 1), torch.tensor([0, 3]), ties=torch.ones(2)), InputError, "ties"),
         (lambda: SetData(torch.ones(3, 1), torch.tensor([0, 2])), InputError, "offsets"),
         (lambda: SetData(torch.ones(3, 1), torch.tensor([1, 3])), InputError, "offsets"),
         (lambda: SetData(torch.ones(3, 1), torch.tensor([0, 4, 3])), InputError, "offsets"),

@@ -27,6 +27,7 @@ FORMS = {
     "rnn in double": lambda: ao.RecurrentSetModel(3, 1, cell="rnn", hidden=8, learned_start=False).double(),
     "embedding": lambda: ao.RecurrentSetModel(1, 2, hidden=8, embedding=(9, 4, "learned")),
     "in own units": lambda: in_own_units(),
+    "static features": lambda: ao.RecurrentSetModel(3, 2, hidden=8, readout=(4,), static_features=3),
     "deepsets max": lambda: ao.DeepSets(3, 2, phi=(5,), pooling="max"),
 }
 
@@ -65,8 +66,11 @@ def test_the_graphs_alone_give_what_the_model_gives(tmp_path, form):
         for t in range(length):
             new = step.run(None, {"element": elements[:, t].numpy(), **state})
             state = dict(zip(state, new, strict=True))
+        static = torch.randn(batch, 3) if form == "static features" else None
+        given = {} if static is None else {"static": static}
         with torch.no_grad():
-            expected = model.eval()(elements)
+            expected = model.eval()(elements, **given)
+        state |= {name: value.numpy() for name, value in given.items()}
         atol = 0.1 if form == "in own units" else 1e-5  # 1e-6 of its mean
         np.testing.assert_allclose(readout.run(None, state)[0], expected, atol=atol, rtol=1e-5)
 

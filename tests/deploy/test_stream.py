@@ -303,3 +303,17 @@ def test_a_snapshot_keeps_the_infinities_a_recurrence_starts_from_and_the_precis
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stream.update(torch.ones(2, D))
     assert ao.Stream.restore(stream.model, stream.snapshot()).snapshot() == stream.snapshot()
+
+
+@pytest.mark.parametrize("streams", [None, 3])
+def test_static_features_are_joined_when_the_value_is_read(streams):
+    model = ao.RecurrentSetModel(D, 2, hidden=8, static_features=2).eval()
+    elements, static = torch.randn(3, 5, D), torch.randn(3, 2)
+    stream = ao.Stream(model, streams)
+    stream.update(elements if streams else elements[0])
+    with torch.no_grad():
+        expected = model(elements, static=static)
+    value = stream.value(static if streams else static[0].tolist())
+    torch.testing.assert_close(value, expected if streams else expected[0], atol=1e-6, rtol=1e-6)
+    with pytest.raises(InputError, match="static"):
+        stream.value()

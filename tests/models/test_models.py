@@ -237,3 +237,47 @@ def test_constructors_begin_alike_and_check_both(name):
         MODELS[name](0, 2)
     with pytest.raises(InputTypeError, match="out_features"):
         MODELS[name](1, 2.5)
+
+
+STATIC_ROWS = [
+    pytest.param(name, row, id=f"{name}-{label}")
+    for name, rows in ROWS.items()
+    for label, row in rows.items()
+    if name != "standardised"
+]
+
+
+@pytest.mark.parametrize(("name", "row"), STATIC_ROWS)
+def test_static_features_of_each_set_reach_its_output_alone(name, row, tmp_path):
+    model = build(name, {**row, "static_features": 4, "static_dropout": 0.5}).eval()
+    elements, lengths = batch(row, [5, 2, 1, 0])
+    static = torch.randn(4, 4)
+    out = model(elements, lengths, static=static)
+    for sample, length in enumerate(lengths.tolist()):
+        one = slice(sample, sample + 1)
+        alone = model(elements[one, :length], static=static[one])
+        torch.testing.assert_close(out[one], alone, rtol=0, atol=1e-6)
+    moved = model(elements, lengths, static=static + torch.eye(4)[:, [0]])  # of the first set alone
+    assert ((moved - out).abs().amax(1) > 1e-6).tolist() == [True, False, False, False]
+    ao.save(model, tmp_path / "model")
+    assert torch.equal(ao.load(tmp_path / "model")(elements, lengths, static=static), out)
+    model.joined.train()
+    dropped = model.joined(torch.zeros(900, 1), torch.ones(900, 4))[:, 1:]
+    assert sorted(dropped.unique().tolist()) == [0, 2]
+    assert dropped.mean() == pytest.approx(1, abs=0.1)
+    for bad in (None, static[:, :3], static[:2], static * float("nan")):
+        with pytest.raises(InputError, match="static"):
+            model(elements, lengths, static=bad)
+    with pytest.raises(InputError, match="static"):
+        build(name, row)(elements, lengths, static=static)
+
+
+def test_static_features_have_units_of_their_own():
+    model = MODELS["standardised"](IN, 1, "recurrent", {"hidden": 8, "static_features": 2}).eval()
+    elements, static = torch.randn(5, 4, IN), torch.randn(5, 2)
+    raw = 100 + 10 * static
+    model.set_units(0.0, 1.0, static_mean=[100.0, 100.0], static_scale=[10.0, 10.0])
+    torch.testing.assert_close(model(elements, static=raw), model.inner(elements, static=static), rtol=0, atol=1e-5)
+    copy = MODELS["standardised"](**model.config()).eval()
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(copy(elements, static=raw), model(elements, static=raw))

@@ -60,6 +60,12 @@ def trained(data: SetData, *, start: nn.Module | None = None, loss="mse", **opti
     return subject, train(subject, loss, data, config=config, progress=False, **options)
 
 
+def tied(samples: int = 24, seed: int = 0, **options) -> SetData:
+    """Sets of six elements at four times: two ties of two elements."""
+    x = torch.rand(samples, 6, 1, generator=torch.Generator().manual_seed(seed))
+    return SetData.of(x, x[:, 0].sum(1) + x.sum((1, 2)), ties=torch.tensor([[0, 0, 1, 2, 2, 5]] * samples), **options)
+
+
 # What it minimises ------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +221,70 @@ class Scaled:
 
     def __call__(self, elements, lengths, generator, share):
         return elements * (1 + (self.most - 1) * torch.rand(len(elements), 1, 1, generator=generator)), lengths
+
+
+class Seen(nn.Module):
+    """A model that notes the batches it reads in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.batches = model(static_features=1), []
+
+    def forward(self, elements, lengths=None, *, static=None):
+        self.batches.append((elements[:, :, 0].clone(), static.clone()))
+        return self.inside(elements, lengths, static=static)
+
+
+def test_ties_are_shuffled_within_and_each_set_keeps_its_static_features():
+    data = tied(static=torch.arange(24.0)[:, None])
+    subject, _ = trained(data, start=Seen(), shuffle=True, batch_size=8, epochs=12, gap_every=0)
+    firsts = set()
+    for elements, static in subject.batches:
+        for row, number in zip(elements, static[:, 0].long().tolist(), strict=True):
+            given = data.batch([number])[0][0, :, 0]
+            for tie in (slice(0, 2), slice(2, 3), slice(3, 5), slice(5, 6)):
+                assert row[tie].sort().values.tolist() == given[tie].sort().values.tolist()
+            firsts.add((number, bool(row[0] == given[0])))
+    assert len(firsts) == 48  # of every set, both orders of its first tie
+
+
+def test_the_penalty_within_ties_is_the_step_one_would_write_by_hand():
+    data, penalty = tied(16), ao.SIRE(ties=True, relative=False, pairs=200)
+    plain = step_taken(data)
+    by_hand = model()
+    penalty(by_hand, *data.batch(range(16)), ties=data.ties_of(range(16)), generator=torch.Generator()).backward()
+    expected = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+                          for p in by_hand.parameters()])  # fmt: skip
+    ours = step_taken(data, penalty=penalty, penalty_weight=3.0) - plain
+    assert (ours / 3 - expected).norm() < 0.1 * expected.norm()  # other draws of the pairs
+
+
+def test_the_gap_of_data_with_ties_is_that_within_ties():
+    data = tied(64)
+    one, result = trained(data, epochs=1, schedule="constant", penalty=ao.SIRE(ties=True), penalty_weight=1.0)
+    elements, ties = data.batch(range(64))[0], data.ties_of(range(64))
+    gaps = [float(ao.order_gap(one, elements, ties=ties, generator=torch.Generator().manual_seed(s))) for s in range(9)]
+    assert min(gaps) * 0.9 < result.history[-1]["gap"] < max(gaps) * 1.1
+    assert max(gaps) < 0.8 * float(ao.order_gap(one, elements))
+    apart = SetData.of(data, ties=torch.arange(6).repeat(64, 1))
+    assert trained(apart, epochs=1)[1].history[-1]["gap"] is None  # no two elements may be exchanged
+
+
+def test_unlabeled_sets_bring_their_own_ties():
+    options = {"penalty": ao.SIRE(ties=True), "penalty_weight": ao.AdaptiveWeight(), "epochs": 1}
+    one, _ = trained(tied(), unlabeled=tied(seed=1), **options)
+    other, _ = trained(tied(), unlabeled=tied(seed=2), **options)
+    assert not torch.equal(flat(one), flat(other))
+
+
+def test_predictions_over_orderings_stay_within_ties():
+    data = tied(8)
+    subject = model()
+    apart = SetData.of(data, ties=torch.arange(6).repeat(8, 1))
+    draws = torch.Generator().manual_seed
+    assert torch.allclose(predict(subject, apart, orderings=5, generator=draws(0)), predict(subject, apart), atol=1e-6)
+    moved = predict(subject, data, orderings=5, generator=draws(0)) - predict(subject, data)
+    assert moved.abs().max() > 0
 
 
 def test_augment_makes_the_batch_that_is_learnt_from():
@@ -778,6 +848,15 @@ REFUSED = {
     "targets": {"data": SetData.of(torch.rand(8, 3, 1), torch.rand(8, 2))},
     "truncate": {"start": lambda: ao.SetTransformer(1, 1), "truncate": 4},
     "augment": {"augment": lambda elements, *_: (elements[1:], None)},
+    "data must have ties": {"penalty": ao.SIRE(ties=True), "penalty_weight": 1.0},
+    "unlabeled must have ties": {
+        "data": tied(),
+        "unlabeled": sums(),
+        "penalty": ao.SIRE(ties=True),
+        "penalty_weight": 1.0,
+    },
+    "truncate would cut ties": {"data": tied(), "truncate": 3, "penalty": ao.SIRE(ties=True), "penalty_weight": 1.0},
+    "augment and shuffle_within": {"data": tied(), "shuffle": True, "shuffle_within": 3},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,8 @@ from anyorder.checks import InputError, InputTypeError, whole_number
 class SetData:
     """Many sets of different sizes, kept flat: set ``i`` is ``elements[offsets[i]:offsets[i + 1]]``.
 
-    ``elements [total, D]``, ``offsets [N + 1]`` int64, ``targets [N]`` or ``[N, K]``, ``weights [N]``.
+    ``elements [total, D]``, ``offsets [N + 1]`` int64, ``targets [N]`` or ``[N, K]``, ``weights [N]``. Elements of equal
+    ``ties [total]`` share a time and stand together. ``static [N, S]`` are features of each set as a whole.
 
     >>> data = SetData.of([[1.0, 2.0, 3.0], [4.0]], y=[0, 1])
     >>> elements, lengths = data.batch([1, 0])
@@ -31,6 +32,8 @@ class SetData:
     offsets: Tensor
     targets: Tensor | None = None
     weights: Tensor | None = None
+    ties: Tensor | None = None
+    static: Tensor | None = None
 
     def __post_init__(self) -> None:
         elements, offsets = self.elements, self.offsets
@@ -41,21 +44,37 @@ class SetData:
                 "elements must have shape [total, D] and offsets must rise from 0 to total, int64 of shape [N + 1]; "
                 f"got {list(elements.shape)} and {offsets.dtype} of shape {list(offsets.shape)}"
             )
-        for name, values in (("targets", self.targets), ("weights", self.weights)):
+        for name in ("targets", "weights", "static"):
+            values = getattr(self, name)
             if values is not None and len(values) != len(self):
                 raise InputError(f"{name} must hold one row per set, {len(self)}; got {len(values)}")
+        if self.static is not None and self.static.dim() != 2:
+            raise InputError(f"static must have shape [N, S]; got {list(self.static.shape)}")
+        if self.ties is not None and self.ties.shape != elements.shape[:1]:
+            raise InputError(f"ties must hold one number per element, {len(elements)}; got {list(self.ties.shape)}")
 
     @classmethod
-    def of(cls, X: Any, y: Any = None, weights: Any = None, *, dtype: torch.dtype | None = None) -> SetData:
+    def of(
+        cls,
+        X: Any,
+        y: Any = None,
+        weights: Any = None,
+        *,
+        ties: Any = None,
+        static: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> SetData:
         """Sets from a list of arrays ``[n_i, D]`` or ``[n_i]``, or from an array ``[N, T, D]`` or ``[N, T]``.
 
         An array without a feature axis holds numbers (D = 1). Python's floats become torch's default dtype; arrays
-        keep theirs, unless ``dtype`` is given. A SetData is taken as it is, with ``y`` and ``weights`` replaced.
+        keep theirs, unless ``dtype`` is given. ``ties`` is a list of arrays ``[n_i]``, or ``[N, T]``. A SetData is
+        taken as it is, with what else is given replaced.
         """
         if isinstance(X, SetData):
             elements, offsets = X.elements, X.offsets
             y = X.targets if y is None else y
             weights = X.weights if weights is None else weights
+            static = X.static if static is None else static
         elif (isinstance(X, Sequence) and not isinstance(X, str)) or (isinstance(X, np.ndarray) and X.dtype == object):
             sets = [_with_features(f"set {i}", _numbers(f"set {i}", array), 1) for i, array in enumerate(X)]
             full = [s for s in sets if len(s)] or sets[:1]  # an empty set has no say in dtype and width
@@ -68,8 +87,16 @@ class SetData:
             block = _with_features("X", _numbers("X", X), 2)
             elements = block.flatten(0, 1)
             offsets = torch.arange(len(block) + 1, device=block.device) * block.shape[1]
-        y, weights = (None if v is None else _numbers(name, v) for name, v in (("targets", y), ("weights", weights)))
-        return cls(elements.to(dtype or elements.dtype), offsets, y, weights)
+        given = {"targets": y, "weights": weights, "static": static}
+        of_sets = {name: None if value is None else _numbers(name, value) for name, value in given.items()}
+        if ties is not None:
+            of_elements = cls.of(ties)
+            if not torch.equal(of_elements.offsets, offsets):
+                raise InputError("ties must hold one number per element, in sets of the same sizes as the elements")
+            ties = of_elements.elements[:, 0]
+        elif isinstance(X, SetData):
+            ties = X.ties
+        return cls(elements.to(dtype or elements.dtype), offsets, ties=ties, **of_sets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -92,8 +119,10 @@ class SetData:
         offsets = F.pad(lengths.cumsum(0), (1, 0))
         rows = torch.repeat_interleave(self.offsets[index] - offsets[:-1], lengths)
         rows += torch.arange(len(rows), device=rows.device)
-        targets, weights = (None if v is None else v[index] for v in (self.targets, self.weights))
-        return SetData(self.elements.index_select(0, rows), offsets, targets, weights)
+        of_sets = (self.targets, self.weights, self.static)
+        targets, weights, static = (None if value is None else value[index] for value in of_sets)
+        ties = None if self.ties is None else self.ties[rows]
+        return SetData(self.elements.index_select(0, rows), offsets, targets, weights, ties, static)
 
     def batch(self, index: Any, *, value: float = 0.0) -> tuple[Tensor, Tensor | None]:
         """``elements [B, T, D]``, padded with ``value`` to the longest of these sets, and ``lengths [B]``.
@@ -109,6 +138,12 @@ class SetData:
         rows = (self.offsets[index][:, None] + position).masked_fill_(padding, 0)
         elements = self.elements.index_select(0, rows.flatten()).view(*rows.shape, self.elements.shape[1])
         return (elements.masked_fill_(padding[:, :, None], value), lengths) if padding.any() else (elements, None)
+
+    def ties_of(self, index: Any) -> Tensor | None:
+        """``ties [B, T]`` of a batch, padded with 0; None if the data have none."""
+        if self.ties is None:
+            return None
+        return replace(self, elements=self.ties[:, None]).batch(index)[0][:, :, 0]
 
     def _positions(self, index: Any) -> Tensor:
         device = self.offsets.device

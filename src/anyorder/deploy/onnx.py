@@ -32,10 +32,10 @@ def export_onnx(
 ) -> tuple[Path, Path, float]:
     """The paths of the two graphs (NAME.onnx, NAME.readout.onnx), and how far onnxruntime and torch differ.
 
-    The step is ``(element [B, D], state_0, …) -> (next_state_0, …)``, the read-out ``(state_0, …) -> value``. The
-    difference is the largest of twenty steps at two batch sizes, in the model's own units. If it is more than
-    rounding, nothing is written. The step's metadata, under the key "anyorder", is JSON with the start state and
-    ``details``. A graph does not check the integers of an embedding: a negative one counts from the end.
+    The step is ``(element [B, D], state_0, …) -> (next_state_0, …)``, the read-out ``(state_0, …) -> value``. It
+    also takes ``static [B, S]`` if the model has static features. The difference is the largest of twenty steps at two
+    batch sizes, in the model's own units. If it is more than rounding, nothing is written. The step's metadata,
+    under the key "anyorder", is JSON with the start state and ``details``. A graph does not check the integers of an embedding: a negative one counts from the end.
     """
     step_path = Path(path)
     if step_path.suffix != ".onnx":
@@ -60,8 +60,10 @@ def export_onnx(
     with torch.no_grad():
         element = _elements(model, 2, torch.Generator().manual_seed(2))
         state = {f"state_{i}": leaf.clone().contiguous() for i, leaf in enumerate(tree_leaves(start(2)))}
+        read, count = {**state, **_static(model, 2)}, len(state)
         step = _graph(_Part(model, step_of), {"element": element, **state}, [f"next_{name}" for name in state])
-        readout = _graph(_Part(model, lambda *leaves: model.readout(state_of(leaves))), state, ["value"])
+        part = _Part(model, lambda *given: model.readout(state_of(given[:count]), *given[count:]))
+        readout = _graph(part, read, ["value"])
         gap = float(np.max([_difference(model, step, readout, batch) for batch in (1, 5)]))  # or NaN
         first = {name: leaf.tolist() for name, leaf in zip(state, tree_leaves(start(1)), strict=True)}
     if not gap <= TOLERANCE:
@@ -93,6 +95,13 @@ def _elements(model: Any, batch: int, generator: torch.Generator) -> Tensor:
     return (model.mean + model.scale * drawn).to(drawn.dtype) if isinstance(model, Standardised) else drawn
 
 
+def _static(model: Any, batch: int) -> dict[str, Tensor]:
+    """Static features for the read-out, if the model has some."""
+    size = getattr(model, "inner", model).joined.size
+    drawn = torch.randn(batch, size, generator=torch.Generator().manual_seed(batch), dtype=torch.float32)
+    return {"static": drawn.to(model.dtype)} if size else {}
+
+
 def _graph(part: nn.Module, example: dict[str, Tensor], outputs: list[str]) -> Any:
     shapes = (({0: torch.export.Dim("batch")},) * len(example),)
     logger = logging.getLogger("torch.onnx")
@@ -119,10 +128,11 @@ def _difference(model: Any, step: Any, readout: Any, batch: int) -> float:
     generator = torch.Generator().manual_seed(batch)
     expected: Any = model.recurrence.start(batch)
     states = {f"state_{i}": leaf.clone().numpy() for i, leaf in enumerate(tree_leaves(expected))}
-    gaps = []
+    static, gaps = _static(model, batch), []
+    arrays = {name: value.numpy() for name, value in static.items()}
     for _ in range(CHECKED_STEPS):
-        ours = [torch.from_numpy(array) for array in (*states.values(), run_readout(None, states)[0])]
-        theirs = [*tree_leaves(expected), model.readout(expected)]
+        ours = [torch.from_numpy(array) for array in (*states.values(), run_readout(None, {**states, **arrays})[0])]
+        theirs = [*tree_leaves(expected), model.readout(expected, *static.values())]
         if isinstance(model, Standardised):
             rounding = 4 * torch.finfo(theirs[-1].dtype).eps * model.out_mean.abs()
             unit = torch.maximum(model.out_scale, rounding / TOLERANCE)

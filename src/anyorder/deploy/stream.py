@@ -75,10 +75,14 @@ class Stream:
             self._state = tree_map(torch.clone, state)
         self._seen = self._seen + (chunk.shape[1] if lengths is None else lengths.cpu())
 
-    def value(self) -> Any:
-        """The model's output ``[out_features]``, or a Recurrence's state; with B streams, ``[B, …]``."""
+    def value(self, static: Any = None) -> Any:
+        """The model's output ``[out_features]``, or a Recurrence's state; with B streams, ``[B, …]``.
+
+        ``static [S]``, or ``[B, S]``, are the features of the whole set, for a model that has some.
+        """
+        given = () if static is None else (self._placed(static).reshape(self.streams or 1, -1),)
         with evaluating(self.model), torch.no_grad():
-            value = self.model.readout(self._state) if hasattr(self.model, "readout") else self._state
+            value = self.model.readout(self._state, *given) if hasattr(self.model, "readout") else self._state
         return tree_map(lambda leaf: leaf[0].clone() if self.streams is None else leaf.clone(), value)
 
     def reset(self, index: Any = None) -> None:

@@ -38,17 +38,20 @@ class MultiAggregation(SetModel):
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, embedding)
+        super().__init__(in_features, out_features, embedding, static_features, static_dropout)
         self.scale = math.log(real_number("typical_size", typical_size, above=0.0) + 1.0)
         self.phi = mlp(self.element_features, phi, None, activation)
-        width = [self.element_features, *phi][-1] * len(_AGGREGATORS) * 3
+        width = [self.element_features, *phi][-1] * len(_AGGREGATORS) * 3 + static_features
         self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(width, rho, out_features, activation, dropout))
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
         elements, lengths, mask = self.masked(elements, lengths)
         encoded = self.phi(elements)
         pooled = torch.cat([pool(encoded, mask, how) for how in _AGGREGATORS], dim=1)
         size = pooled.new_full((len(pooled),), elements.shape[1]) if lengths is None else lengths.clamp(min=1)
         ratio = (size.to(pooled.dtype) + 1).log()[:, None] / self.scale
-        return self.rho(torch.cat([pooled * scale for scale in (torch.ones_like(ratio), ratio, 1 / ratio)], dim=1))
+        scaled = torch.cat([pooled * scale for scale in (torch.ones_like(ratio), ratio, 1 / ratio)], dim=1)
+        return self.rho(self.joined(scaled, static))

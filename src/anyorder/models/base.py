@@ -1,4 +1,4 @@
-"""What set models share: registry, batch checks, pooling, averaging."""
+"""What set models share: registry, batch checks, static features, pooling, averaging."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from anyorder.checks import (
     checked_elements,
     checked_lengths,
     one_of,
+    real_number,
     require_finite,
     whole_number,
 )
@@ -32,12 +33,31 @@ _SETTINGS = ("orderings", "seed")  # attributes that may be changed on a model t
 Embedding = tuple[int, int, str]  # how many integers, how many dimensions, "frozen" or "learned"
 
 
+class StaticFeatures(nn.Module):
+    """``features [B, F]`` and the ``static [B, S]`` of each set, after dropout, side by side: ``[B, F + S]``."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.size = whole_number("static_features", size, 0)
+        self.dropout = nn.Dropout(real_number("static_dropout", dropout, at_least=0, below=1))
+
+    def forward(self, features: Tensor, static: Tensor | None) -> Tensor:
+        if static is None and self.size == 0:
+            return features
+        if static is None or static.shape != (features.shape[0], self.size):
+            rule = f"static must have shape {[features.shape[0], self.size]}, the static_features of each set"
+            raise InputError(f"{rule}; got {None if static is None else list(static.shape)}")
+        require_finite(static[:, None], None, "static")
+        return torch.cat([features, self.dropout(static.to(features))], 1)
+
+
 class SetModel(nn.Module):
     """The base of all set models: a registered name and a configuration.
 
     ``invariant``: the output cannot depend on the order of the elements. ``streams``: the model has ``encode``,
     ``recurrence`` and ``readout``, so elements can arrive one by one at a constant cost.
     A subclass with a ``name`` is registered in :data:`MODELS`. Its ``forward`` calls :meth:`masked` or :meth:`filled`.
+    ``joined`` puts ``static_features`` beside what the read-out reads.
     """
 
     name: ClassVar[str]
@@ -60,8 +80,16 @@ class SetModel(nn.Module):
         model._arguments = {name: type(v) if isinstance(v, nn.Module) else v for name, v in arguments}
         return model
 
-    def __init__(self, in_features: int, out_features: int, embedding: Embedding | None = None) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        embedding: Embedding | None = None,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.joined = StaticFeatures(static_features, static_dropout)
         self.in_features = self.element_features = whole_number("in_features", in_features)
         self.out_features = whole_number("out_features", out_features)
         self.table: nn.Embedding | None = None
@@ -156,7 +184,7 @@ class Standardised(SetModel):
     ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
     ``scale`` (of the elements), ``out_mean`` and ``out_scale``: 0 and 1 until :meth:`set_units`, in float64. Integer
     elements are passed on unchanged. Floating elements may have a wider dtype than the weights; they are rounded after
-    scaling.
+    scaling. Static features have the units ``static_mean`` and ``static_scale``.
 
     >>> import anyorder.models
     >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
@@ -178,10 +206,15 @@ class Standardised(SetModel):
         self.out_mean = nn.Buffer(torch.zeros(out_features, **kind))
         self.out_scale = nn.Buffer(torch.ones(out_features, **kind))
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
+        if size := self.inner.joined.size:
+            self.static_mean = nn.Buffer(torch.zeros(size, **kind))
+            self.static_scale = nn.Buffer(torch.ones(size, **kind))
 
-    def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
-        """The model itself, with these units."""
-        units = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
+    def set_units(
+        self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0, **static: Any
+    ) -> Standardised:
+        """The model itself, with these units; ``static_mean`` and ``static_scale`` are those of static features."""
+        units = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale, **static}
         for name, unit in units.items():
             getattr(self, name).copy_(torch.as_tensor(unit))
         return self
@@ -191,16 +224,18 @@ class Standardised(SetModel):
         del options["in_features"], options["out_features"]
         return {**super().config(), "options": options}
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self._raw(self.inner(self.standard(elements), lengths))
+    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
+        given = {} if static is None else {"static": self.standard_static(static)}
+        return self._raw(self.inner(self.standard(elements), lengths, **given))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The elements that the recurrence inside reads, from raw elements."""
         return self.inner.encode(self.standard(elements), lengths)
 
-    def readout(self, state: Any) -> Tensor:
+    def readout(self, state: Any, static: Tensor | None = None) -> Tensor:
         """The output, in raw units, of a state of the recurrence inside."""
-        return self._raw(self.inner.readout(state))
+        given = {} if static is None else {"static": self.standard_static(static)}
+        return self._raw(self.inner.readout(state, **given))
 
     @property
     def recurrence(self) -> Any:
@@ -218,6 +253,12 @@ class Standardised(SetModel):
             return elements  # integers of an embedding, or what the model inside refuses
         standard = (elements - self.mean.to(elements)) / self.scale.to(elements)
         return standard.to(self.dtype) if elements.dtype.itemsize > self.dtype.itemsize else standard
+
+    def standard_static(self, static: Tensor) -> Tensor:
+        """Raw static features as the model inside reads them."""
+        if static.shape[-1:] != (self.inner.joined.size,) or static.shape[-1] == 0:
+            return static  # the model inside refuses it
+        return ((static - self.static_mean.to(static)) / self.static_scale.to(static)).to(self.dtype)
 
     def _raw(self, output: Tensor) -> Tensor:
         return output * self.out_scale.to(output) + self.out_mean.to(output)

@@ -54,8 +54,10 @@ class DeepSets(SetModel):
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, embedding)
+        super().__init__(in_features, out_features, embedding, static_features, static_dropout)
         self.pooling = one_of("pooling", pooling, _POOL_STEPS)
         widths = (self.element_features, *phi)
         if equivariant:
@@ -67,25 +69,26 @@ class DeepSets(SetModel):
             start = torch.zeros(1, widths[-1])
             count = torch.zeros(1, 1, dtype=torch.int64)  # exact for any number of elements, in any precision
             self.recurrence = recurrence(_POOL_STEPS[pooling], start=start if pooling == "sum" else (start, count))
-        self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(widths[-1], rho, out_features, activation, dropout))
+        read = widths[-1] + static_features
+        self.rho = nn.Sequential(nn.Dropout(dropout), *mlp(read, rho, out_features, activation, dropout))
         self.activation = ACTIVATIONS[activation]()
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
         elements, _, mask = self.masked(elements, lengths)
         if isinstance(self.phi, nn.ModuleList):
             for layer in self.phi:
                 elements = self.activation(layer(elements, mask))
         else:
             elements = self.phi(elements)
-        return self.rho(pool(elements, mask, self.pooling))
+        return self.rho(self.joined(pool(elements, mask, self.pooling), static))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, W]``; padding is read as zeros."""
         return self.phi(self.masked(elements, lengths)[0])
 
-    def readout(self, state: State) -> Tensor:
+    def readout(self, state: State, static: Tensor | None = None) -> Tensor:
         """ρ of a pooled state: the sum; or (mean, count); or (max, count)."""
-        return self.rho(state if self.pooling == "sum" else state[0])
+        return self.rho(self.joined(state if self.pooling == "sum" else state[0], static))
 
 
 def _running_mean(element: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

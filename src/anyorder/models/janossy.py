@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +52,10 @@ class JanossyPooling(SetModel):
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, embedding if k else None)
+        super().__init__(in_features, out_features, embedding if k else None, static_features, static_dropout)
         self.k = one_of("k", k, (None, 1, 2, 3))
         self.invariant = k is not None
         self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
@@ -60,22 +63,29 @@ class JanossyPooling(SetModel):
             self.sequence = RecurrentSetModel(
                 in_features, out_features, cell, hidden, layers, encoder, readout, learned_start,
                 activation=activation, dropout=dropout, embedding=embedding,
+                static_features=static_features, static_dropout=static_dropout,
             )  # fmt: skip
             return
         self.phi, width = encoder_of((hidden,) if encoder is None else encoder, k * self.element_features, activation)
-        rho = readout if isinstance(readout, nn.Module) else mlp(width, readout or (), out_features, activation)
+        rho = (
+            readout
+            if isinstance(readout, nn.Module)
+            else mlp(width + static_features, readout or (), out_features, activation)
+        )
         self.rho = nn.Sequential(nn.Dropout(dropout), rho)
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
         if self.k is not None:
-            return self._over_tuples(*self.masked(elements, lengths)[:2])
+            return self._over_tuples(*self.masked(elements, lengths)[:2], static)
         elements, lengths = self.sequence.check(elements, lengths)
         if not self.training:
-            return average_over_orderings(self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed)
+            given = None if static is None else static.repeat_interleave(self.orderings, 0)
+            read = partial(self.sequence, static=given)
+            return average_over_orderings(read, elements, lengths, orderings=self.orderings, seed=self.seed)
         fresh = random_orderings(sizes_of(elements, lengths), elements.shape[1])[:, 0]
-        return self.sequence(reorder(elements, fresh), lengths)
+        return self.sequence(reorder(elements, fresh), lengths, static=static)
 
-    def _over_tuples(self, elements: Tensor, lengths: Tensor | None) -> Tensor:
+    def _over_tuples(self, elements: Tensor, lengths: Tensor | None, static: Tensor | None) -> Tensor:
         missing = max(0, self.k - elements.shape[1])
         if missing:
             lengths = sizes_of(elements, lengths)
@@ -89,7 +99,7 @@ class JanossyPooling(SetModel):
             completed = torch.where(lengths > 0, lengths.clamp(min=self.k), 0)
             mask = tuples.amax(1) < completed[:, None]
             elements = filled(elements, completed)
-        return self.rho(pool(self.phi(elements[:, tuples].flatten(2)), mask, "mean"))
+        return self.rho(self.joined(pool(self.phi(elements[:, tuples].flatten(2)), mask, "mean"), static))
 
     # The recurrent form can be penalised and measured like the model inside it.
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, one_of, real_number, whole_number
-from anyorder.models.base import Embedding, SetModel, average_over_orderings, encoder_of, mlp
+from anyorder.models.base import Embedding, SetModel, StaticFeatures, average_over_orderings, encoder_of, mlp
 from anyorder.recurrences.base import Recurrence, recurrence
 from anyorder.recurrences.fold import Channels, Fold, Standardise
 from anyorder.recurrences.known import TwoLayerReLUCell
@@ -35,14 +35,17 @@ FOLD_PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Readout(nn.Module):
-    """ρ of a state: ``read`` what is needed, apply dropout to it, map it to the outputs by ``head``."""
+    """ρ of a state: ``read`` what is needed, apply dropout to it, join static features, map all by ``head``."""
 
-    def __init__(self, head: nn.Module, dropout: float, read: Callable[[State], State] | None) -> None:
+    def __init__(
+        self, head: nn.Module, dropout: float, read: Callable[[State], State] | None, joined: StaticFeatures
+    ) -> None:
         super().__init__()
-        self.head, self.dropout, self.read = head, nn.Dropout(dropout), read
+        self.head, self.dropout, self.read, self.joined = head, nn.Dropout(dropout), read, joined
 
-    def forward(self, state: State) -> Tensor:
-        return self.head(tree_map(self.dropout, state if self.read is None else self.read(state)))
+    def forward(self, state: State, static: Tensor | None = None) -> Tensor:
+        features = tree_map(self.dropout, state if self.read is None else self.read(state))
+        return self.head(self.joined(features, static) if isinstance(features, Tensor) else features)
 
 
 class UnboundedHead(nn.Module):
@@ -59,18 +62,20 @@ class UnboundedHead(nn.Module):
         widths: Sequence[int],
         activation: str,
         dropout: float,
+        static_features: int,
     ) -> None:
         super().__init__()
-        self.standardise, self.linear = Standardise(channels), nn.Linear(channels.size, out_features)
-        self.factors = nn.Linear(channels.size, 2 * bilinear) if bilinear else None
+        self.size, read = channels.size, channels.size + static_features
+        self.standardise, self.linear = Standardise(channels), nn.Linear(read, out_features)
+        self.factors = nn.Linear(read, 2 * bilinear) if bilinear else None
         self.product = nn.Linear(bilinear, out_features, bias=False) if bilinear else None
-        self.mlp = mlp(channels.size, widths, out_features, activation, dropout) if widths else None
+        self.mlp = mlp(read, widths, out_features, activation, dropout) if widths else None
         for part in (self.product, self.mlp):
             if part is not None:
                 nn.init.normal_(list(part.modules())[-1].weight, std=0.01)  # type: ignore[arg-type]
 
     def forward(self, state: Tensor) -> Tensor:
-        z = self.standardise(state)
+        z = torch.cat([self.standardise(state[..., : self.size]), state[..., self.size :]], -1)
         out = self.linear(z)
         if self.factors is not None and self.product is not None:
             left, right = self.factors(z).chunk(2, -1)
@@ -103,6 +108,8 @@ class RecurrentSetModel(SetModel):
         channels: of a fold, a number or numbers by kind.
         bilinear: of a fold, the rank of the products of states that ρ reads beside its linear path. ``readout`` adds
             an MLP of these widths to both.
+        static_features: S, the number of features of a set as a whole, ``static [B, S]``. ρ reads them beside the
+            state, after ``static_dropout``.
         orderings: P > 1 averages the output over P orderings in eval mode, those of :func:`average_over_orderings`
             with ``seed``.
 
@@ -136,8 +143,10 @@ class RecurrentSetModel(SetModel):
         bilinear: int = 0,
         orderings: int = 1,
         seed: int = 0,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, embedding)
+        super().__init__(in_features, out_features, embedding, static_features, static_dropout)
         self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
         own_cell, own_head = isinstance(cell, Recurrence), isinstance(readout, nn.Module)
         without_effect = {
@@ -147,6 +156,7 @@ class RecurrentSetModel(SetModel):
             "channels": channels is not None and cell != "fold",
             "bilinear": bilinear != 0 and (cell != "fold" or own_head),
             "readout_dropout": bool(readout_dropout) and own_head,
+            "static_features": static_features != 0 and own_cell and own_head,
         }
         if named := next((name for name, wrong in without_effect.items() if wrong), None):
             raise InputError(f"{named} has no effect with this cell or readout; leave it out")
@@ -171,25 +181,33 @@ class RecurrentSetModel(SetModel):
             head: Any = readout
         elif cell == "fold":
             rank, kinds = whole_number("bilinear", bilinear, 0), self.recurrence.channels
-            head = UnboundedHead(kinds, out_features, rank, widths, activation, readout_dropout)
+            head = UnboundedHead(kinds, out_features, rank, widths, activation, readout_dropout, static_features)
         else:
-            head = mlp(read, widths, out_features, activation, readout_dropout)
+            head = mlp(read + static_features, widths, out_features, activation, readout_dropout)
         own = None if own_head else _side_by_side
-        self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output)
+        self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output, self.joined)
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, E]``; padding is not read."""
         return self.encoder(self.filled(elements, lengths)[0])
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, return_trajectory: bool = False) -> Any:
+    def forward(
+        self,
+        elements: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        static: Tensor | None = None,
+        return_trajectory: bool = False,
+    ) -> Any:
         if self.orderings > 1 and not self.training:
+            given = None if static is None else static.repeat_interleave(self.orderings, 0)
             out = average_over_orderings(
-                lambda e, n: self.readout(self._scan(e, n, last_alone=True).last),
+                lambda e, n: self.readout(self._scan(e, n, last_alone=True).last, given),
                 *self.check(elements, lengths), orderings=self.orderings, seed=self.seed,
             )  # fmt: skip
             return (out, self._scan(elements, lengths, last_alone=False)) if return_trajectory else out
         trajectory = self._scan(elements, lengths, last_alone=not return_trajectory)
-        out = self.readout(trajectory.last)
+        out = self.readout(trajectory.last, static)
         return (out, trajectory) if return_trajectory else out
 
     def _scan(self, elements: Tensor, lengths: Tensor | None, last_alone: bool) -> Trajectory:

@@ -111,8 +111,10 @@ class SetTransformer(SetModel):
         layer_norm: bool = False,
         dropout: float = 0.0,
         embedding: Embedding | None = None,
+        static_features: int = 0,
+        static_dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, embedding)
+        super().__init__(in_features, out_features, embedding, static_features, static_dropout)
         hidden, heads = whole_number("hidden", hidden), whole_number("heads", heads)
         blocks, seeds = whole_number("blocks", blocks), whole_number("seeds", seeds)
         if hidden % heads:
@@ -126,12 +128,12 @@ class SetTransformer(SetModel):
         self.pool = PMA(hidden, heads, seeds, layer_norm)
         self.decoder = SAB(hidden, heads, layer_norm) if seeds > 1 else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.rho = nn.Linear(seeds * hidden, out_features)
+        self.rho = nn.Linear(seeds * hidden + static_features, out_features)
 
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
         elements, _, mask = self.masked(elements, lengths)
         hidden = self.lift(elements)
         for block in self.encoder:
             hidden = block(hidden, mask)
         pooled = self.dropout(self.pool(self.dropout(hidden), mask))
-        return self.rho(self.decoder(pooled).flatten(1))
+        return self.rho(self.joined(self.decoder(pooled).flatten(1), static))

@@ -13,11 +13,11 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,20 +37,49 @@ from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
 from anyorder.training.predict import matched, placed, predict
 from anyorder.training.progress import Journal, Record
 
-Batch = tuple[Tensor, Tensor | None]
-Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
+Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], tuple[Tensor, Tensor | None]]
 
 _WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
 _GAP_SETS = 64  # whose order gap is measured
+
+
+class Batch(NamedTuple):
+    """Some sets: ``elements [B, T, D]``, ``lengths [B]``, ``ties [B, T]``, ``static [B, S]``."""
+
+    elements: Tensor
+    lengths: Tensor | None = None
+    ties: Tensor | None = None
+    static: Tensor | None = None
+
+    @classmethod
+    def of(cls, data: SetData, index: Tensor) -> Batch:
+        static = None if data.static is None else data.static[index]
+        return cls(*data.batch(index), data.ties_of(index), static)
+
+    @property
+    def sizes(self) -> Tensor:
+        """The sizes ``[B]`` of the sets."""
+        return sizes_of(self.elements, self.lengths)
+
+
+class _Given(nn.Module):
+    """A model of (elements, lengths) alone, for sets with these static features."""
+
+    def __init__(self, model: nn.Module, static: Tensor) -> None:
+        super().__init__()
+        self.model, self.static = model, static
+
+    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.model(elements, lengths, static=self.static)
 
 
 class Objective(nn.Module):
     """Task output and penalty in one forward, to wrap or compile as one module.
 
     ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
-    reuses the trajectory of the pass; with ``penalty_on = (elements, lengths)`` it is taken on these (unlabeled) sets
-    instead. Under autocast the penalty runs in full precision, since bfloat16 cannot tell two nearly equal states
-    apart; where the pass kept its states in bfloat16, they are computed again.
+    reuses the trajectory of the pass; with ``penalty_on = (elements, lengths, ties)`` it is taken on these (unlabeled)
+    sets instead. ``ties [B, T]`` go to a penalty within ties, ``static [B, S]`` to the model. Under autocast the
+    penalty runs in full precision, since bfloat16 cannot tell two nearly equal states apart; where the pass kept its states in bfloat16, they are computed again.
 
     >>> import anyorder as ao
     >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
@@ -70,21 +99,26 @@ class Objective(nn.Module):
         elements: Tensor,
         lengths: Tensor | None = None,
         generator: torch.Generator | None = None,
-        penalty_on: Batch | None = None,
+        penalty_on: Sequence[Tensor | None] | None = None,
+        *,
+        ties: Tensor | None = None,
+        static: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        given: dict[str, Any] = {} if static is None else {"static": static}
         if self.penalty is None:
-            return self.model(elements, lengths), elements.new_zeros((), dtype=torch.float32)
+            return self.model(elements, lengths, **given), elements.new_zeros((), dtype=torch.float32)
         device = elements.device.type
         mixed = torch.is_autocast_enabled(device)
-        trajectory, batch = None, penalty_on or (elements, lengths)
+        trajectory, batch = None, Batch(*(penalty_on or (elements, lengths, ties)))  # type: ignore[arg-type]
         if penalty_on is None and self._reuses:
-            output, trajectory = self.model(elements, lengths, return_trajectory=True)
+            output, trajectory = self.model(elements, lengths, return_trajectory=True, **given)
         else:
-            output = self.model(elements, lengths)
+            output = self.model(elements, lengths, **given)
+        options: dict[str, Any] = {"ties": batch.ties} if within_ties(self.penalty) else {}
         with torch.autocast(device, enabled=False) if mixed else nullcontext():
             if trajectory is None or (mixed and trajectory.in_half_precision):
-                return output, self.penalty(self.model, *batch, generator=generator)
-            return output, self.penalty(trajectory, generator=generator)
+                return output, self.penalty(self.model, *batch[:2], generator=generator, **options)
+            return output, self.penalty(trajectory, generator=generator, **options)
 
 
 def train(
@@ -129,6 +163,9 @@ def train(
     gradient flows through the last w elements alone. The state that enters them is computed exactly and held
     constant, so earlier elements receive no gradient. The penalty is the mean over all (set, window) pairs with two
     elements or more. Memory does not grow with the length of the sets.
+
+    Data with ``ties`` are shuffled within ties alone, a ``SIRE(ties=True)`` takes its pairs there, and the order gap is
+    that of reorderings within ties. Their ``static`` features go to the model.
 
     Under ``accelerate launch --multi_gpu --num_processes P`` (on the CPU too) or ``torchrun`` the batch is shared among
     the processes and the gradients are summed: the same step as on one process, with subsets drawn by each process.
@@ -185,10 +222,12 @@ class _Run:
         if self.unlabeled is not None:
             one, other = self.data, placed(self.unlabeled, model)
             offsets = torch.cat([one.offsets, one.offsets[-1] + other.offsets[1:]])
-            self.unlabeled = SetData(torch.cat([one.elements, other.elements]), offsets)
+            ties = None if one.ties is None or other.ties is None else torch.cat([one.ties, other.ties])
+            self.unlabeled = SetData(torch.cat([one.elements, other.elements]), offsets, ties=ties)
             self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
         self.loss_of: Any = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
-        if config.shuffle and self.unlabeled is None and isinstance(self.penalty, SIRE) and has_recurrence(model):
+        uniform = config.shuffle and config.shuffle_within is None and self.data.ties is None
+        if uniform and self.unlabeled is None and isinstance(self.penalty, SIRE) and has_recurrence(model):
             self.penalty = self.penalty.of_shuffled(model.recurrence)  # type: ignore[arg-type]
         self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
@@ -218,6 +257,8 @@ class _Run:
                 continue
             yield f"{name} must be a SetData; SetData.of makes one of a list of arrays", isinstance(part, SetData)
             yield f"{name} must have the features of data", part.elements.shape[1] == self.data.elements.shape[1]
+            needs_ties = self.data.ties is not None or (within_ties(penalty) and name != "validation")
+            yield f"{name} must have ties, as data or the penalty has", part.ties is not None or not needs_ties
             if name == "unlabeled":
                 continue
             yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
@@ -231,6 +272,13 @@ class _Run:
         unpenalised = self.unlabeled is None and self.penalty_weight == 0.0
         yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
         yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(self.model)
+        whole = config.truncate is None or not within_ties(penalty)
+        yield "truncate would cut ties in two; choose a penalty without ties", whole
+        plain = self.augment is None and config.shuffle_within is None
+        yield (
+            "augment and shuffle_within do not go with ties; shuffle=True shuffles within ties",
+            (plain or self.data.ties is None),
+        )
         sets = len(self.data) + (0 if self.unlabeled is None else len(self.unlabeled))
         got = f"batch_size={config.batch_size} and n_samples={sets} on {self.world} process(es)"
         rule = f"a penalty with relative=True or partners='batch' needs two sets in a batch of a process; got {got}"
@@ -240,16 +288,17 @@ class _Run:
         steps = self.result.steps
         weight = self.weight()
         index, share = self._my_part(self.deck.batch(steps))
-        batch = self.data.batch(index)
+        batch = Batch.of(self.data, index)
         if self.config.shuffle:
-            size, within = batch[0].shape[1], self.config.shuffle_within
-            fresh = random_orderings(sizes_of(*batch), size, generator=self.orderings, within=within)[:, 0]
-            batch = reorder(batch[0], fresh), batch[1]
+            size, within = batch.elements.shape[1], self.config.shuffle_within
+            draws = self.orderings
+            fresh = random_orderings(batch.sizes, size, generator=draws, within=within, ties=batch.ties)[:, 0]
+            batch = batch._replace(elements=reorder(batch.elements, fresh))
         batch = self._augmented(batch)
         penalty_on, penalty_share = None, share
         if weight and self.unlabeled is not None:
             part, penalty_share = self._my_part(self.penalty_deck.batch(steps))
-            penalty_on = self._augmented(self.unlabeled.batch(part))
+            penalty_on = self._augmented(Batch.of(self.unlabeled, part))
         if weight:
             penalty_share = self._penalty_share(penalty_on or batch, penalty_share)
         self.optimizer.zero_grad()
@@ -285,10 +334,10 @@ class _Run:
     def _augmented(self, batch: Batch) -> Batch:
         if self.augment is None:
             return batch
-        elements, lengths = self.augment(*batch, self.orderings, self.result.steps / self.total_steps)
-        if len(elements) != len(batch[0]):
-            raise InputError(f"augment must keep the {len(batch[0])} sets of a batch; got {len(elements)}")
-        return elements, lengths
+        elements, lengths = self.augment(*batch[:2], self.orderings, self.result.steps / self.total_steps)
+        if len(elements) != len(batch.elements):
+            raise InputError(f"augment must keep the {len(batch.elements)} sets of a batch; got {len(elements)}")
+        return batch._replace(elements=elements, lengths=lengths)
 
     def _backward(
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
@@ -296,7 +345,8 @@ class _Run:
         """Task loss and penalty (0 at weight 0), once their gradients are added."""
         objective = self.objective if weight else self.plain
         with self._autocast():
-            output, penalty = objective(*batch, self.draws, penalty_on)
+            on = None if penalty_on is None else penalty_on[:3]
+            output, penalty = objective(*batch[:2], self.draws, on, ties=batch.ties, static=batch.static)
             loss = self._task_loss(output, self.data, index)
         total = loss * share
         if weight:
@@ -315,8 +365,8 @@ class _Run:
         assert self.config.truncate is not None
         loss, mean = torch.zeros(2, device=self.device)
         pairs = self._all_pairs(batch) if weight else 0
-        state, begun = None, torch.zeros(len(batch[0]), dtype=torch.bool, device=self.device)
-        for elements, lengths, is_last in pieces(*batch, self.config.truncate):
+        state, begun = None, torch.zeros(len(batch.elements), dtype=torch.bool, device=self.device)
+        for elements, lengths, is_last in pieces(*batch[:2], self.config.truncate):
             total: Any = None
             ends = is_last and index is not None
             with torch.set_grad_enabled(bool(weight) or ends), nullcontext() if weight else self._autocast():
@@ -329,7 +379,9 @@ class _Run:
                     mean = mean + penalty.detach()
                     total = weight * penalty
                 if ends:
-                    loss = self._task_loss(model.readout(trajectory.last), self.data, index)  # type: ignore[arg-type]
+                    given = () if batch.static is None else (batch.static,)
+                    output = model.readout(trajectory.last, *given)
+                    loss = self._task_loss(output, self.data, index)  # type: ignore[arg-type]
                     total = loss * share if total is None else total + loss * share
             if total is not None:
                 self.scaler.scale(total).backward()
@@ -378,7 +430,10 @@ class _Run:
 
     def _all_pairs(self, batch: Batch) -> Tensor:
         """How many (set, window) pairs of a batch are penalised."""
-        return self._pairs(torch.stack(piece_sizes(*batch, self.config.truncate))).sum()
+        sizes = piece_sizes(*batch[:2], self.config.truncate)
+        if within_ties(self.penalty) and self.penalty.window is None:
+            sizes = [torch.where(has_ties(batch), sizes[0], sizes[0].clamp(max=1))]
+        return self._pairs(torch.stack(sizes)).sum()
 
     def _penalty_share(self, batch: Batch, share: float) -> float:
         """This process's share of the mean penalty of the global batch."""
@@ -391,25 +446,27 @@ class _Run:
         return nullcontext() if self.precision is None else torch.autocast(self.device.type, self.precision)
 
     def _gap(self, batch: Batch, draws: torch.Generator) -> float | None:
-        """The order gap of a batch's first sets; None if no two of them have a pair.
+        """The order gap of a batch's first sets, within ties if there are; None if no two of them have a pair.
 
         With ``config.truncate`` no more elements are read than in a step, but two sets at least.
         """
         config, count = self.config, _GAP_SETS
         if config.truncate is not None:
-            count = max(2, min(count, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
-        elements, lengths = (None if part is None else part[:count] for part in batch)
-        if int((sizes_of(elements, lengths) >= 2).sum()) < 2:  # type: ignore[arg-type]
+            count = max(2, min(count, config.batch_size * config.truncate // max(1, batch.elements.shape[1])))
+        batch = Batch(*(None if part is None else part[:count] for part in batch))  # type: ignore[arg-type]
+        movable = batch.sizes >= 2 if batch.ties is None else has_ties(batch)
+        if int(movable.sum()) < 2:
             return None
-        with evaluating(self.model):
-            return float(order_gap(self.model, elements, lengths, generator=draws))  # type: ignore[arg-type]
+        model = self.model if batch.static is None else _Given(self.model, batch.static)
+        with evaluating(model):
+            return float(order_gap(model, *batch[:2], ties=batch.ties, generator=draws))
 
     def _gap_of_fixed_sets(self) -> float | None:
         """The order gap of the same sets by the same draws each time; None where order is no question."""
         if not has_recurrence(self.model) or getattr(self.model, "invariant", False):
             return None
         data = self.validation or self.data
-        fixed = data.batch(torch.arange(min(_GAP_SETS, len(data)), device=self.device))
+        fixed = Batch.of(data, torch.arange(min(_GAP_SETS, len(data)), device=self.device))
         return self._gap(fixed, generator_of(self.device, self.config.seed, 3))
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
@@ -515,6 +572,18 @@ class _Run:
         whole = part.new_zeros(len(data), *part.shape[1:])
         whole[mine] = part[: len(mine)]
         return summed(whole)
+
+
+def within_ties(penalty: Any) -> bool:
+    """Whether a penalty takes its pairs within ties, and so needs them."""
+    return bool(getattr(penalty, "ties", False))
+
+
+def has_ties(batch: Batch) -> Tensor:
+    """Whether each set ``[B]`` has a tie of two elements or more."""
+    assert batch.ties is not None
+    inside = torch.arange(1, batch.elements.shape[1], device=batch.ties.device) < batch.sizes[:, None]
+    return ((batch.ties[:, 1:] == batch.ties[:, :-1]) & inside).any(1)
 
 
 def has_recurrence(model: nn.Module) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +28,8 @@ def predict(
 ) -> Tensor:
     """The model's outputs ``[N, K]`` in eval mode.
 
-    With ``orderings`` above 1 they are means over random orderings. ``finish`` (softmax, say) is applied to each output
-    before the mean. Sets of similar size share a batch of at most 2¹⁷ elements, so long sets cost time, not memory.
+    With ``orderings`` above 1 they are means over random orderings, of data with ties within the ties.
+    ``finish`` (softmax, say) is applied to each output before the mean. Sets of similar size share a batch of at most 2¹⁷ elements, so long sets cost time, not memory.
 
     >>> import anyorder as ao
     >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
@@ -43,12 +46,15 @@ def predict(
             stop = start + batch_size
             while stop - start > 1 and (stop - start) * int(lengths[by_size[start:stop]].max()) > 2**17:
                 stop = start + (stop - start) // 2
-            elements, sizes = data.batch(by_size[start:stop].to(device))
+            index = by_size[start:stop].to(device)
+            elements, sizes = data.batch(index)
+            call = model if data.static is None else partial(model, static=data.static[index])
             if orderings == 1:
-                outputs.append(finish(model(elements, sizes)))
+                outputs.append(finish(call(elements, sizes)))
             else:
-                draws = random_orderings(sizes_of(elements, sizes), elements.shape[1], orderings, generator).unbind(1)
-                outputs.append(torch.stack([finish(model(reorder(elements, o), sizes)) for o in draws]).mean(0))
+                counts, ties = sizes_of(elements, sizes), data.ties_of(index)
+                draws = random_orderings(counts, elements.shape[1], orderings, generator, ties=ties).unbind(1)
+                outputs.append(torch.stack([finish(call(reorder(elements, o), sizes)) for o in draws]).mean(0))
             start = stop
     return torch.cat(outputs)[by_size.argsort().to(device)]
 
@@ -63,8 +69,13 @@ def matched(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def placed(data: SetData, model: nn.Module) -> SetData:
     """``data`` on the device and in the floating dtype of ``model``, with weights of mean 1."""
     like = next(model.parameters(), torch.zeros(()))
-
-    parts = [data.elements, data.offsets, data.targets, None if data.weights is None else data.weights.to(like)]
-    parts = [p if p is None else p.to(like if p.is_floating_point() else like.device) for p in parts]
-    elements, offsets, targets, weights = parts
-    return SetData(elements, offsets, targets, None if weights is None else weights / weights.mean())  # type: ignore[arg-type]
+    parts = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    if data.weights is not None:
+        parts["weights"] = data.weights.to(like) / data.weights.to(like).mean()
+    if data.ties is not None and data.ties.is_floating_point():  # numbers that are only compared, and must stay apart
+        parts["ties"] = torch.unique(data.ties, return_inverse=True)[1]
+    of_model: dict[str, Any] = {
+        name: part if part is None else part.to(like if part.is_floating_point() else like.device)
+        for name, part in parts.items()
+    }
+    return SetData(**of_model)
