@@ -26,7 +26,11 @@ from anyorder.training.loop import TrainConfig
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"
 LAST_BIT = "in single precision the size of a batch may move a prediction's last bit, 1.2e-7 near 1; 1e-7 is allowed"
+FRAMES = "the rows of a frame without set_id are no sets: a flat frame is refused"
 EXPECTED_FAILURES = {
+    "check_sample_weights_pandas_series": FRAMES,
+    "check_classifier_data_not_an_array": FRAMES,
+    "check_regressor_data_not_an_array": FRAMES,
     "check_n_features_in": SETS,
     "check_n_features_in_after_fitting": SETS,
     "check_sample_weight_equivalence_on_dense_data": BATCHES,
@@ -303,7 +307,7 @@ def test_the_forms_of_X_agree():
     forms = [block, block[:, :, 0], list(block), list(block[:, :, 0]), torch.tensor(block), SetData.of(block)]
     ragged = np.empty(20, dtype=object)
     ragged[:] = list(block)
-    forms += [ragged, pd.DataFrame(block[:, :, 0]), block[:, :, 0].tolist()]
+    forms += [ragged, block[:, :, 0].tolist()]
     answers = [regressor(epochs=2).fit(form, y).predict(form) for form in forms]
     for answer in answers[1:]:
         np.testing.assert_allclose(answer, answers[0], rtol=1e-5)
@@ -328,6 +332,58 @@ def test_predictions_averaged_over_orderings():
     assert not np.allclose(once, many)
     flipped = fitted.predict([x[::-1] for x in X], orderings=50)
     assert np.abs(flipped - many).mean() < 0.3 * np.abs(fitted.predict([x[::-1] for x in X]) - once).mean()
+
+
+def events(sets=40, seed=0, named=True):
+    """Events at whole minutes, some at the same one; the target depends on the values and on the age."""
+    draws = np.random.default_rng(seed)
+    stay = np.repeat(np.arange(sets), draws.integers(2, 7, sets))
+    rows = pd.DataFrame({"stay": stay, "minute": draws.integers(0, 4, len(stay)), "x": draws.normal(size=len(stay))})
+    rows["age"] = draws.normal(60, 10, sets).round()[stay]
+    rows["sum"] = rows.groupby("stay")["x"].transform("sum") + (rows["age"] - 60) / 5
+    rows["y"] = np.where(rows["sum"] > 0, "up", "down")
+    return rows
+
+
+COLUMNS = {"set_id": "stay", "time": "minute", "static": ["age"]}
+
+
+def test_a_long_table_is_read_by_its_columns(tmp_path):
+    rows = events(80).drop(columns="y")
+    fitted = regressor(**COLUMNS, epochs=40).fit(rows, "sum")
+    assert fitted.score(rows, "sum") > 0.8
+    truth = rows.groupby("stay")["sum"].first()
+    features = rows.drop(columns="sum")
+    assert fitted.score(features, truth[::-1]) == fitted.score(rows, "sum")
+    expected = fitted.predict(features)
+    assert np.array_equal(fitted.predict(features[["age", "x", "minute", "stay"]]), expected)  # read by name
+    older = fitted.predict(features.assign(age=features["age"] + 10)) - expected
+    assert older.mean() == pytest.approx(2, abs=1)  # static features are used
+    assert np.array_equal(regressor(**COLUMNS, epochs=40).fit(features, truth[::-1]).predict(features), expected)
+    ao.save(fitted, tmp_path / "model")
+    assert np.array_equal(ao.load(tmp_path / "model").predict(features), expected)
+    assert fitted.model_.inner.joined.size == 1
+
+
+def test_times_make_the_penalty_and_the_augmentation_one_within_ties():
+    rows = events(60).drop(columns=["sum"])
+    options = {**COLUMNS, "epochs": 20, "model_options": {"hidden": 8}}
+    plain = classifier(**options, penalty=None).fit(rows, "y")
+    default = classifier(**options, penalty_weight=30.0).fit(rows, "y")
+    explicit = classifier(**options, penalty=ao.SIRE(ties=True), penalty_weight=30.0).fit(rows, "y")
+    assert np.array_equal(default.predict_proba(rows), explicit.predict_proba(rows))
+    again = rows.sample(frac=1, random_state=0).sort_values("stay", kind="stable")  # another accidental order
+    moved = [np.abs(m.predict_proba(again) - m.predict_proba(rows)).max() for m in (plain, default)]
+    assert 0 < moved[1] < 0.5 * moved[0]
+    apart = classifier(**options, penalty=None).fit(rows.assign(minute=range(len(rows))), "y")
+    assert not np.array_equal(apart.predict_proba(rows), plain.predict_proba(rows))
+
+
+def test_sets_without_a_target_may_be_a_table_too():
+    rows = events(20).drop(columns="y")
+    more = events(30, seed=1).drop(columns=["y", "sum"])
+    one = regressor(**COLUMNS).fit(rows, "sum", X_unlabeled=more).predict(rows)
+    assert not np.array_equal(one, regressor(**COLUMNS).fit(rows, "sum").predict(rows))
 
 
 # scikit-learn around it -------------------------------------------------------------------------------------------
@@ -429,6 +485,21 @@ def test_an_interrupted_fit_goes_on_from_its_workdir(tmp_path):
 REFUSED = {
     "one class": (lambda X, y: classifier().fit(X, ["a"] * 10), "y must hold two classes"),
     "features": (lambda X, y: regressor().fit(X, y).predict([np.ones((2, 3))]), "X has 3 features"),
+    "flat frame": (lambda X, y: regressor().fit(events(), "sum"), "set_id"),
+    "columns without a table": (lambda X, y: regressor(time="minute").fit(X, y), "need set_id"),
+    "a list for a table": (lambda X, y: regressor(set_id="stay").fit(X, y), "X must be a table .*'stay'"),
+    "an array for a table": (
+        lambda X, y: regressor(set_id="stay").fit(events().drop(columns="y"), np.ones(40)),
+        "y must be a column of the table or a Series",
+    ),
+    "a set without y": (
+        lambda X, y: regressor(set_id="stay").fit(events().drop(columns="y"), pd.Series([1.0] * 39)),
+        "no target for set 39",
+    ),
+    "a table after sets": (
+        lambda X, y: regressor().fit(X, y).set_params(set_id="stay").predict(events()),
+        "fitted on sets",
+    ),
     "nan": (lambda X, y: regressor().fit([[1.0], [1.0, 2.0, np.nan]], [0.0, 1.0]), "X contains NaN"),
     "short y": (lambda X, y: regressor().fit(X, y[:9]), "inconsistent numbers of samples"),
     "deep y": (lambda X, y: regressor().fit(X, np.ones((10, 1, 1))), "y"),

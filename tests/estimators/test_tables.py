@@ -60,7 +60,7 @@ def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
     assert table.schema.classes == ("ill", "well")
     assert table.data.targets.tolist() == [0, 1, 1]
     assert table.data.lengths.tolist() == [3, 2, 1]
-    dose, *drug, grave = table.data.elements.T
+    dose, *drug, grave, _, _ = table.data.elements.T
     np.testing.assert_allclose(dose * np.std([1, 2, 3, 4, 5, 6]) + 3.5, [3, 6, 1, 2, 4, 5], rtol=1e-6)
     assert torch.stack(drug).argmax(0).tolist() == [0, 1, 0, 1, 0, 2]
     np.testing.assert_allclose(grave * 0.5 + 0.5, [0, 0, 1, 0, 1, 1], atol=1e-7)
@@ -97,8 +97,11 @@ def test_rows_of_one_time_keep_their_order():
     rows = frame(when=[1] * 6, dose=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     plain = read_table(rows.drop(columns="when"), **VISIT).data
     tied = read_table(rows, **VISIT, time="when").data
-    assert torch.equal(plain.elements, tied.elements)
+    assert torch.equal(plain.elements, tied.elements[:, :-2])
     assert (plain.elements[:3, 0].diff() > 0).all()
+    assert plain.ties is None
+    assert tied.ties.tolist() == [0, 0, 0, 1, 1, 2]
+    assert (tied.elements[:, -2:] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,86 @@ def test_times_may_be_of_any_type_that_parquet_has(tmp_path, kind):
     assert (data.elements[3:5, 0].diff() > 0).all()
 
 
+DATES = ["2024-01-01T10:00:00Z", "2024-01-01T10:00:30Z", "2024-01-01T12:00:00+01:00", "2024-01-01T15:00:00Z"]
+
+
+@pytest.mark.parametrize(
+    ("times", "within"), [(DATES, "60s"), ([0, 0.5 / 60, 1, 5], 0.1), (["0", "0", "1", "5"], None)]
+)
+def test_all_members_of_a_tie_have_the_same_features_of_time(saved, times, within):
+    rows = pd.DataFrame({"visit": ["a"] * 4 + ["b"], "when": [*times, times[3]], "dose": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    for order in ([0, 1, 2, 3, 4], [3, 1, 4, 0, 2]):
+        path = saved(rows.iloc[order].reset_index(drop=True))
+        table = read_table(path, set_id="visit", time="when", tie_within=within)
+        data, schema = table.data.select([table.set_ids.tolist().index(name) for name in "ab"]), table.schema
+        assert (data.ties[:4].diff() == 0).tolist() == [True, False, False]
+        dose = schema.decode(data.elements)[:, 0].astype(float).round(3).tolist()
+        assert dose[:2] == ([1, 2] if order[1:4:2] != [1, 0] else [2, 1])  # as in the table
+        assert schema.gap == pytest.approx(2.5)  # hours: the median of 1 and 4
+        np.testing.assert_allclose(data.elements[:, -2], [0, 0, 1 / 2.5, 5 / 2.5, 0], rtol=1e-5)
+        np.testing.assert_allclose(data.elements[:, -1], np.log1p([0, 0, 1 / 2.5, 4 / 2.5, 0]), rtol=1e-5)
+        assert torch.equal(schema.read(path).data.elements, table.data.elements)
+
+
+@pytest.mark.parametrize(("when", "within"), [([1, 2], "60s"), (DATES[:2], 60), (DATES[:2], "60"), (DATES[:2], "soon")])
+def test_tie_within_has_the_unit_of_the_times(when, within):
+    with pytest.raises(InputError, match="tie_within"):
+        read_table({"visit": ["a", "a"], "when": when, "dose": [1, 2]}, set_id="visit", time="when", tie_within=within)
+
+
+def test_static_columns_are_features_of_the_set(saved):
+    rows = frame(ward=["n", "s", "n", "s", "n", "n"], age=[70, 50, 70, 50, 60, 70])
+    path = saved(rows)
+    table = read_table(path, **VISIT, static=["age", "ward"])
+    assert "age" not in [feature.name for feature in table.schema.features]
+    age, north, south = table.data.static.T
+    np.testing.assert_allclose(age * np.std([70, 50, 60]) + 60, [70, 50, 60], rtol=1e-6)
+    assert (north.tolist(), south.tolist()) == ([1, 0, 1], [0, 1, 0])
+    schema = TableSchema.from_dict(json.loads(json.dumps(table.schema.to_dict())))
+    assert torch.equal(schema.read(path).data.static, table.data.static)
+    read = schema.read(rows.assign(ward=["x", "s", "x", "s", "n", "x"]))
+    assert (read.unseen, read.data.static[0, 1:].tolist()) == ({"ward": 1}, [0, 0])
+    for wrong in (rows.assign(age=range(6)), rows.assign(age=[70, 50, None, 50, 60, 70])):
+        with pytest.raises(InputError, match=r"'age' (varies|is missing)"):
+            schema.read(wrong)
+
+
+def long_form():
+    return pd.DataFrame(
+        {
+            "visit": ["a", "a", "a", "b", "b", "b"],
+            "parameter": ["HR", "Temp", "HR", "HR", "Temp", "Dead"],
+            "value": [60.0, 36.0, 80.0, 100.0, 38.0, 1.0],
+            "outcome": ["ill", "ill", "ill", "well", "well", "well"],
+        }
+    )
+
+
+def test_the_long_form_is_a_name_and_its_value_in_units_of_its_own(saved):
+    path = saved(long_form())
+    table = read_table(path, **VISIT, name="parameter", value="value")
+    data, schema = table.data, table.schema
+    names, values = data.elements[:, :3], data.elements[:, 3:]  # Dead, HR, Temp
+    assert names.argmax(1).tolist() == [1, 2, 1, 1, 2, 0]
+    assert (values[names == 0] == 0).all()
+    assert values[[0, 2, 3], 1].sum() == pytest.approx(0, abs=1e-6)
+    assert values[1, 2] == -values[4, 2]
+    assert values[5, 0] == 0  # a name with one value
+    shown = schema.decode(data.elements)[:, 0].tolist()
+    assert shown == ["HR = 60", "Temp = 36", "HR = 80", "HR = 100", "Temp = 38", "Dead = 1"]
+    schema = TableSchema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    wild = schema.read(long_form().assign(value=[1e30, 36, 80, 100, 38, 1], parameter=["HR", "new", *["HR"] * 4]))
+    assert wild.unseen == {"parameter": 1}
+    assert wild.data.elements[0, 4] == 10  # far, but no further
+    assert (wild.data.elements[1] == 0).all()
+
+
+def test_one_wild_value_does_not_spoil_the_units_of_its_name():
+    rows = {"visit": np.arange(1000) // 2, "parameter": "HR", "value": np.r_[1e30, np.linspace(50, 100, 999)]}
+    schema = read_table(rows, set_id="visit", name="parameter", value="value").schema
+    assert schema.features[0].units[0] == pytest.approx((75, 14.4), rel=0.05)
+
+
 # The schema -------------------------------------------------------------------------------------------------------
 
 
@@ -151,9 +234,10 @@ def test_the_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
     assert schema.read(path, with_target=True).data.targets is not None
     assert [(f.name, f.categories) for f in schema.features] == [("dose", ()), ("drug", ("x", "y", "z")), ("grave", ())]
     assert read.data.elements[3:5, 1:4].sum() == 0
-    rows = schema.encode(frame())
-    assert torch.equal(rows[[2, 5, 0, 1, 3, 4]], data.elements)
-    assert torch.equal(schema.encode({"dose": [1.0], "drug": ["x"], "grave": [True]})[0], rows[0])
+    of_set = frame()[frame()["visit"] == "b"]
+    assert torch.equal(schema.encode(of_set), data.elements[:3])
+    plain = read_table(path, **VISIT, features=["dose", "drug", "grave"]).schema
+    assert torch.equal(plain.encode({"dose": [3.0], "drug": ["x"], "grave": [False]}), data.elements[:1, :-2])
 
 
 def test_decoded_elements_are_those_of_the_table():
@@ -176,6 +260,9 @@ def test_decoded_elements_are_those_of_the_table():
         lambda d: d.update(classes=None),
         lambda d: d.update(features=3),
         lambda d: d["features"][0].update(scale=0),
+        lambda d: d["features"][0].update(value="dose"),
+        lambda d: d.update(static=3),
+        lambda d: d.update(gap=0),
         lambda d: d["features"][0].update(kind="image"),
     ],
 )
@@ -388,6 +475,11 @@ BAD_TABLES = {
     "many texts": (many_texts(), {}, "'who' is text with 1200"),
     "times": (frame(when=["first", *"abcde"]), {"time": "when"}, "'when' cannot be read in row 1"),
     "one time": (frame(when=["1", "2", "3", "4", "soon", "6"]), {"time": "when"}, "'when' cannot be read in row 5 "),
+    "endless time": (frame(when=[1, 2, np.inf, 3, 4, 5]), {"time": "when"}, "'when' is infinite"),
+    "value alone": (frame(), {"value": "dose"}, "name and value go together"),
+    "ties without time": (frame(), {"tie_within": 3}, "tie_within needs time"),
+    "static varies": (frame(), {"static": ["dose"]}, "static feature 'dose' varies .* row 3"),
+    "static twice": (frame(), {"static": ["dose"], "features": ["dose"]}, "'dose' is there twice"),
     "missing": (frame(), {"missing": "ignore"}, "missing must be one of"),
     "task": (frame(), {"task": "ranking"}, "task must be one of"),
 }

@@ -173,13 +173,13 @@ def train(
     if swaps and penalty != "sire":
         raise InputError(f"--window and --prefixes are options of --penalty sire; got {penalty}")
     parameters = inspect.signature(ao.SetClassifier).parameters
-    settings = {name: value for name, value in context.params.items() if name in parameters}
+    of_table = inspect.signature(ao.read_table).parameters
+    settings = {name: value for name, value in context.params.items() if name in parameters.keys() - of_table.keys()}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
     settings["penalty"] = ao.SIRE(**swaps) if swaps else penalty
     settings |= {"random_state": seed, "shuffle": shuffle or bool(shuffle_within)}
     no_penalty = _check_settings(settings)
-    columns = inspect.signature(ao.read_table).parameters
-    learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in columns})
+    learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in of_table})
     _prediction_columns(learnt.schema)
     _say_reading(learnt)
     if no_penalty is not None:

@@ -19,8 +19,8 @@ from anyorder.checks import InputError, InputTypeError, whole_number
 class SetData:
     """Many sets of different sizes, kept flat: set ``i`` is ``elements[offsets[i]:offsets[i + 1]]``.
 
-    ``elements [total, D]``, ``offsets [N + 1]`` int64, ``targets [N]`` or ``[N, K]``, ``weights [N]``. Elements of equal
-    ``ties [total]`` share a time and stand together. ``static [N, S]`` are features of each set as a whole.
+    ``elements [total, D]``, ``offsets [N + 1]`` int64, ``targets [N]`` or ``[N, K]``, ``weights [N]``. Elements of
+    equal ``ties [total]`` share a time and stand together. ``static [N, S]`` are features of each set as a whole.
 
     >>> data = SetData.of([[1.0, 2.0, 3.0], [4.0]], y=[0, 1])
     >>> elements, lengths = data.batch([1, 0])

@@ -35,7 +35,8 @@ def export_onnx(
     The step is ``(element [B, D], state_0, …) -> (next_state_0, …)``, the read-out ``(state_0, …) -> value``. It
     also takes ``static [B, S]`` if the model has static features. The difference is the largest of twenty steps at two
     batch sizes, in the model's own units. If it is more than rounding, nothing is written. The step's metadata,
-    under the key "anyorder", is JSON with the start state and ``details``. A graph does not check the integers of an embedding: a negative one counts from the end.
+    under the key "anyorder", is JSON with the start state and ``details``. A graph does not check the integers of an
+    embedding: a negative one counts from the end.
     """
     step_path = Path(path)
     if step_path.suffix != ".onnx":

@@ -24,8 +24,9 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from anyorder.checks import one_of, real_number, whole_number
+from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
+from anyorder.estimators.tables import Table, TableSchema, read_table
 from anyorder.models import SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
@@ -49,9 +50,15 @@ PARAMETERS = """
         random_state: Seed of all random draws. With a ``workdir``, None means 0.
         workdir: Folder for checkpoints. An interrupted ``fit`` continues from them.
         verbose: Whether to show the progress and measure the order gap.
+        set_id: For a long table, the column that names each row's set.
+        time: Its column of times. Rows of one time are a tie: training shuffles within ties, and "sire" is
+            ``SIRE(ties=True)``.
+        static: Its columns that are features of the set as a whole.
 
     The other arguments are those of ``anyorder.TrainConfig``. ``X`` is a list of arrays ``[n_i, D]`` or DataFrames, an
-    array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1).
+    array ``[N, T, D]``, or ``[N, T]`` (sets of numbers, D = 1). With ``set_id``, ``X`` is a long table (pandas, polars,
+    Arrow; :func:`anyorder.read_table`), and ``y`` the name of its target column or a Series indexed by set. Predictions
+    then come in the order in which the sets appear.
 
     Fitted attributes: ``model_`` (a torch module to stream, audit or export), ``n_features_in_`` (D),
     ``feature_names_in_`` (of DataFrames), ``history_`` (a dict an epoch), ``n_iter_`` (epochs), ``best_epoch_``,
@@ -87,12 +94,20 @@ class SetEstimator(BaseEstimator):
     checkpoint_seconds: float = 30.0
     tensorboard: str | Path | None = None
     verbose: bool = False
+    set_id: str | None = None
+    time: str | None = None
+    static: Sequence[str] | None = None
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
         """Fit on the sets ``X`` with one target each.
 
         ``X_unlabeled`` are further sets without a target. They serve the penalty alone.
         """
+        self.schema_: TableSchema | None = None
+        if self._is_table(X):
+            X, y = self._learnt_table(X, y)
+        elif self.set_id is not None:
+            raise InputError(f"X must be a table with the column set_id={self.set_id!r}; got {type(X).__name__}")
         data = self._sets(X, y, first=True)
         targets, out_features = self._encoded_targets(y)
         check_consistent_length(data, targets)
@@ -107,13 +122,13 @@ class SetEstimator(BaseEstimator):
             held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
         unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled))
-        penalty, weight = self._penalty()
+        penalty, weight = self._penalty(data.ties is not None)
         self.model_.inner.to(torch.get_default_dtype())
         result = train(
             self.model_.inner,
             self._loss,
             self._in_units(data),
-            config=self._config(),
+            config=self._config(data.ties is not None),
             penalty=penalty,
             penalty_weight=weight,
             validation=None if validation is None else self._in_units(validation),
@@ -129,9 +144,58 @@ class SetEstimator(BaseEstimator):
         """The prediction for each set in its given order, or the mean over random ``orderings``."""
         return self._answers(self._outputs(X, orderings))
 
+    def _sets_and_labels(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """What a score compares: ``X`` and ``y``, or the sets and labels of a table."""
+        if not self._is_table(X):
+            return X, y
+        table = self._schema().read(X, with_target=isinstance(y, str))
+        return table.data, self._labels_of(table, y)
+
+    def _is_table(self, X: Any) -> bool:
+        """Whether ``X`` is a long table. A frame without ``set_id`` is refused: its rows are no sets."""
+        frame = hasattr(X, "columns")
+        if frame and self.set_id is None:
+            raise InputError(
+                "X is a table; name the column of its sets with set_id (a list of frames is a list of sets)"
+            )
+        if self.set_id is None and (self.time is not None or self.static is not None):
+            raise InputError("time and static are columns of a table; they need set_id")
+        return frame
+
+    def _learnt_table(self, X: Any, y: Any) -> tuple[SetData, np.ndarray]:
+        """The sets and targets of a training table, whose schema is kept."""
+        assert self.set_id is not None
+        options: dict[str, Any] = {"time": self.time, "static": self.static or ()}
+        if isinstance(y, str):
+            options |= {"target": y, "task": self._task}
+        table = read_table(X, set_id=self.set_id, **options)
+        self.schema_ = table.schema
+        return table.data, self._labels_of(table, y)
+
+    def _schema(self) -> TableSchema:
+        check_is_fitted(self, "seed_")
+        if self.schema_ is None:
+            raise InputError("X is a table, but the model was fitted on sets; fit it on a table, with set_id")
+        return self.schema_
+
+    def _labels_of(self, table: Table, y: Any) -> np.ndarray:
+        """The target of each set of a table, from its column ``y`` or a Series indexed by set."""
+        if isinstance(y, str):
+            if table.labels is None:
+                raise InputError(f"y must name the target column, {table.schema.target!r}; got {y!r}")
+            return table.labels
+        if not hasattr(y, "reindex"):
+            raise InputError(f"y must be a column of the table or a Series indexed by set; got {type(y).__name__}")
+        if not y.index.is_unique or len(absent := table.set_ids.difference(y.index)):
+            wrong = "sets twice" if not y.index.is_unique else f"no target for set {absent[0]}"
+            raise InputError(f"y must have one target for each {table.schema.set_id}; it has {wrong}")
+        return y.reindex(table.set_ids).to_numpy()
+
     def _sets(self, X: Any, y: Any = "no_validation", first: bool = False) -> SetData:
         """The sets of ``X``: finite, and of the features and column names of the first ones."""
         frames: list[Any] = []
+        if self._is_table(X):
+            X = self._schema().read(X).data
         if isinstance(X, (SetData, Tensor)):
             data = SetData.of(X)
         elif _is_list(X):
@@ -141,6 +205,8 @@ class SetEstimator(BaseEstimator):
             data = SetData.of(check_array(X, allow_nd=True, dtype="numeric", input_name="X"))
         elements = data.elements
         assert_all_finite(elements.cpu().numpy(), input_name="X")
+        if data.static is not None:
+            assert_all_finite(data.static.cpu().numpy(), input_name="static")
         if not first and len(elements) == 0:  # empty sets do not show their features
             elements = elements.new_empty(0, self.n_features_in_)
         named = {tuple(frame.columns): frame for frame in frames}.values() or [elements]
@@ -149,7 +215,7 @@ class SetEstimator(BaseEstimator):
         dtype = torch.float32 if elements.dtype == torch.float32 else torch.float64
         if (self.model_options or {}).get("embedding") and torch.equal(elements, elements.round()):
             dtype = torch.int64  # a model with an embedding refuses fractions
-        return SetData(elements.to(dtype), data.offsets)
+        return dataclasses.replace(data, elements=elements.to(dtype), targets=None, weights=None)
 
     def _begin(self, data: SetData, out_features: int) -> None:
         """Build the model in the units of ``data``."""
@@ -160,23 +226,32 @@ class SetEstimator(BaseEstimator):
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            self.model_ = Standardised(self.n_features_in_, out_features, self.model, self.model_options)
+            options = dict(self.model_options or {})
+            if data.static is not None:
+                options["static_features"] = data.static.shape[1]
+            self.model_ = Standardised(self.n_features_in_, out_features, self.model, options)
         if self.standardize:
             assert data.targets is not None
             weights = torch.ones(len(data)) if data.weights is None else data.weights
             units = _units(data.elements, weights.repeat_interleave(data.lengths))
-            self.model_.set_units(*units, *_units(data.targets.reshape(len(data), -1), weights))
+            static = {}
+            if data.static is not None:
+                names = ("static_mean", "static_scale")
+                static = dict(zip(names, _units(data.static.double(), weights), strict=True))
+            self.model_.set_units(*units, *_units(data.targets.reshape(len(data), -1), weights), **static)
 
-    def _config(self) -> TrainConfig:
+    def _config(self, tied: bool) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()
         values = {name: getattr(self, name) for name in shared}
+        values["shuffle"] = self.shuffle or tied
         return TrainConfig(**values, seed=self.seed_, gap_every=int(self.verbose))
 
-    def _penalty(self) -> tuple[Any, Any]:
+    def _penalty(self, tied: bool) -> tuple[Any, Any]:
         """The penalty and its weight. A model that ignores order or has no recurrence gets none."""
         penalty, weight = self.penalty, copy.deepcopy(self.penalty_weight)
         if isinstance(penalty, str):
-            penalty = PENALTIES[one_of("penalty", penalty, PENALTIES)]()
+            ties = {"ties": True} if tied and penalty == "sire" else {}
+            penalty = PENALTIES[one_of("penalty", penalty, PENALTIES)](**ties)
         if isinstance(weight, str):
             one_of("penalty_weight", weight, ["auto"])
             weight = AdaptiveWeight()
@@ -196,7 +271,8 @@ class SetEstimator(BaseEstimator):
         if targets is not None and targets.is_floating_point():
             mean, scale = self.model_.out_mean.to(targets), self.model_.out_scale.to(targets)
             targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(self.model_.dtype)
-        return dataclasses.replace(data, elements=self.model_.standard(data.elements), targets=targets)
+        static = None if data.static is None else self.model_.standard_static(data.static)
+        return dataclasses.replace(data, elements=self.model_.standard(data.elements), targets=targets, static=static)
 
     def _outputs(self, X: Any, orderings: int) -> np.ndarray:
         check_is_fitted(self, "model_")
@@ -221,6 +297,7 @@ class SetEstimator(BaseEstimator):
             "parameters": self.get_params(deep=False),
             "fitted": {name: getattr(self, name) for name in _FITTED},
             "arrays": {name: [value.dtype.str, value] for name, value in arrays.items()},
+            "schema": None if self.schema_ is None else self.schema_.to_dict(),
         }
         return self.model_, json.loads(json.dumps(details, default=_as_json))
 
@@ -234,6 +311,8 @@ class SetEstimator(BaseEstimator):
             parameters["penalty_weight"] = AdaptiveWeight(**{**weight, "bounds": tuple(weight["bounds"])})
         estimator = cls(**parameters)
         estimator.model_, estimator.n_features_in_ = model, model.in_features
+        schema = details["schema"]
+        estimator.schema_ = None if schema is None else TableSchema.from_dict(schema)
         for name in _FITTED:
             setattr(estimator, name, fitted[name])
         for name, (kind, values) in details["arrays"].items():

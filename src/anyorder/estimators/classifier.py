@@ -26,6 +26,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     """
 
     _loss = "cross-entropy"
+    _task = "classification"
     _shape = ()
 
     def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
@@ -35,6 +36,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def _finish(self, output: Tensor) -> Tensor:
         """What is averaged over orderings."""
         return output.softmax(1)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of the predictions for the sets ``X``."""
+        return super().score(*self._sets_and_labels(X, y), sample_weight)
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = column_or_1d(y, warn=True)

@@ -22,7 +22,12 @@ class SetRegressor(RegressorMixin, SetEstimator):
     """
 
     _loss = "mse"
+    _task = "regression"
     _finish = None
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The R² of the predictions for the sets ``X``."""
+        return super().score(*self._sets_and_labels(X, y), sample_weight)
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")

@@ -1,6 +1,7 @@
 """Long tables as sets: frames and files in, :class:`SetData` and a schema that reads the next table out.
 
-A long table has one row an element, a column that names the row's set, and feature columns.
+A long table has one row an element, a column that names the row's set, and feature columns. A column of times orders
+the rows of a set. Rows of one time are a tie: their order is an accident, and no feature tells it.
 """
 
 from __future__ import annotations
@@ -29,20 +30,52 @@ MISSING = ("error", "drop-row", "mean", "zero")
 MOST_CATEGORIES = 1000
 _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
 _LARGEST = np.finfo(np.float32).max
+_FARTHEST = 10.0  # standard deviations from the mean of a name's values
+_HOUR = pd.Timedelta("1h")
 
 
 @dataclass(frozen=True)
 class Feature:
-    """How one column becomes numbers: ``(value - mean) / scale`` or, with categories, one 0/1 column each."""
+    """How one column becomes numbers: ``(value - mean) / scale`` or, with categories, one 0/1 column each.
+
+    With ``value``, the column names what another column measures. Each category has a second column with that value,
+    in ``units`` (mean, scale) of its own, or 0: the first linear layer is then an embedding of the name, and of the
+    value.
+    """
 
     name: str
     mean: float = 0.0
     scale: float = 1.0
     categories: tuple[str, ...] = ()
+    value: str | None = None
+    units: tuple[tuple[float, float], ...] = ()
 
     @property
     def width(self) -> int:
-        return len(self.categories) or 1
+        return (len(self.categories) or 1) * (1 if self.value is None else 2)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table that are read."""
+        return [self.name] if self.value is None else [self.name, self.value]
+
+    @classmethod
+    def named(cls, frame: pd.DataFrame, name: str, value: str) -> Feature:
+        """The feature of a long form: a column of names and a column of their values.
+
+        The units of a name are those of its values between the quantiles .005 and .995, so a wild value spoils none.
+        """
+        feature = cls.learn(name, frame[name], categorical=True)
+        groups = _numbers(value, frame[value]).groupby(_text(frame[name]))
+        low, high = (groups.transform("quantile", share) for share in (0.005, 0.995))
+        typical = _numbers(value, frame[value]).clip(low, high).groupby(_text(frame[name])).agg(["mean", "std"])
+        typical = typical.reindex(list(feature.categories)).fillna({"mean": 0.0, "std": 0.0})
+        if not np.isfinite(typical.to_numpy()).all():
+            raise InputError(f"value column {value!r} holds infinite numbers, or some beyond 1e150; correct them")
+        least = 1e-12 * typical["mean"].abs().clip(lower=1e-300)
+        scale = typical["std"].where(typical["std"] > least, 1.0)
+        units = tuple(zip(typical["mean"].tolist(), scale.tolist(), strict=True))
+        return replace(feature, value=value, units=units)
 
     @classmethod
     def learn(cls, name: str, column: pd.Series, categorical: bool) -> Feature:
@@ -63,11 +96,19 @@ class Feature:
             raise InputError(f"feature {name!r} has no numbers, infinite ones, or some beyond 1e150; leave it out")
         return cls(name, mean, scale if scale > 1e-12 * max(abs(mean), 1e-300) else 1.0)
 
-    def encode(self, column: pd.Series, missing: str) -> tuple[np.ndarray, int]:
+    def encode(self, frame: pd.DataFrame, missing: str) -> tuple[np.ndarray, int]:
         """Columns ``[rows, width]``, and the number of rows whose category is unknown (all zeros)."""
+        column = frame[self.name]
         if self.categories:
             codes = pd.Index(self.categories).get_indexer(pd.Index(_text(column)))
-            return codes[:, None] == np.arange(self.width), int((column.notna() & (codes < 0)).sum())
+            block = codes[:, None] == np.arange(len(self.categories))
+            if self.value is not None:
+                mean, scale = np.array([*self.units, (0.0, 1.0)])[codes].T
+                gaps = 0.0 if missing == "zero" else mean
+                values = _numbers(self.value, frame[self.value])
+                standard = (values.where(values.notna(), gaps) - mean) / scale
+                block = np.hstack([block, block * standard.clip(-_FARTHEST, _FARTHEST).to_numpy()[:, None]])
+            return block, int((column.notna() & (codes < 0)).sum())
         numbers = _numbers(self.name, column).fillna(0.0 if missing == "zero" else self.mean)
         block = (numbers - self.mean) / self.scale
         what = f"feature {self.name!r} is infinite, or too far from the training values (mean {self.mean:.3g})"
@@ -78,14 +119,23 @@ class Feature:
         """What stood in the table, from columns ``[rows, width]``."""
         if not self.categories:
             return self.mean + self.scale * block[:, 0]
-        return np.array([*self.categories, "–"], dtype=object)[np.where(block.any(1), block.argmax(1), -1)]
+        names, values = np.split(block, [len(self.categories)], axis=1)
+        codes = np.where(names.any(1), names.argmax(1), -1)
+        shown = np.array([*self.categories, "–"], dtype=object)[codes]
+        if self.value is None:
+            return shown
+        mean, scale = np.array([*self.units, (0.0, 1.0)])[codes].T
+        pairs = zip(shown, mean + scale * values.sum(1), strict=True)
+        return np.array([f"{name} = {value:.4g}" for name, value in pairs], dtype=object)
 
 
 @dataclass(frozen=True)
 class TableSchema:
     """What was learnt from a training table, to read another table the same way.
 
-    ``classes`` are the target's values in the order of the class numbers, None for regression.
+    ``classes`` are the target's values in the order of the class numbers, None for regression. With ``time`` there are
+    two more columns: the time since the set's start, and the logarithm of the time since the last distinct time, both
+    in units of ``gap``, the typical time between two. All members of a tie have the same.
     """
 
     set_id: str
@@ -95,11 +145,14 @@ class TableSchema:
     missing: str = "error"
     task: str | None = None
     classes: tuple[Any, ...] | None = None
+    static: tuple[Feature, ...] = ()
+    tie_within: str | float | None = None
+    gap: float = 1.0
 
     @property
     def width(self) -> int:
         """D, the number of columns after encoding."""
-        return sum(feature.width for feature in self.features)
+        return sum(feature.width for feature in self.features) + (0 if self.time is None else 2)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as JSON values; :meth:`from_dict` undoes it."""
@@ -109,15 +162,13 @@ class TableSchema:
     def from_dict(cls, values: Mapping[str, Any]) -> TableSchema:
         """The schema that :meth:`to_dict` wrote."""
         try:
-            features = tuple(Feature(**{**f, "categories": tuple(f["categories"])}) for f in values["features"])
-            for feature in features:
-                real_number("mean", feature.mean)
-                real_number("scale", feature.scale, above=0)
+            features, static = (tuple(_feature(f) for f in values[part]) for part in ("features", "static"))
+            real_number("gap", values["gap"], above=0)
             one_of("task", values["task"], TASKS if values["target"] else (None,))
             one_of("missing", values["missing"], MISSING)
             classes = tuple(values["classes"]) if values["task"] == "classification" else None
             hash(classes)  # names and numbers; not lists
-            return cls(**{**values, "features": features, "classes": classes})
+            return cls(**{**values, "features": features, "static": static, "classes": classes})
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
 
@@ -129,12 +180,14 @@ class TableSchema:
         opened = _open(source)
         target = self.target if with_target and self.target in opened.schema.names else None
         roles = {"set_id": self.set_id, "time": self.time, "target": target}
-        return self._sets(_read(opened, source, roles, self._names), target)
+        return self._sets(_read(opened, source, roles, self._columns), target)
 
     def encode(self, rows: Any) -> Tensor:
-        """Rows (a frame, or a mapping of columns) as elements ``[n, D]``, for a stream of events."""
-        frame = _read(_open(rows), rows, {}, self._names)
-        return self._elements(_complete(frame, self._names, self.missing))[0]
+        """Rows of one set (a frame, or a mapping of columns) as elements ``[n, D]``; with times, from its start on."""
+        lists = {**self._columns, "static": []}
+        frame = _read(_open(rows), rows, {"time": self.time}, lists)
+        kept = _complete(frame, lists, self.missing)
+        return self._ordered(kept, np.zeros(len(kept), dtype=np.int64), self._encoded(kept, self.features)[0])[0]
 
     def decode(self, elements: Any) -> np.ndarray:
         """Elements ``[n, D]`` as they stood in the table: a column a feature, its number or its category.
@@ -144,22 +197,36 @@ class TableSchema:
         >>> schema.decode([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]).tolist()  # the second has an unknown category
         [[7.0, 'y'], [5.0, '–']]
         """
-        edges = np.cumsum([feature.width for feature in self.features])[:-1]
-        blocks = np.split(np.asarray(elements, dtype=np.float64), edges, axis=1)
+        edges = np.cumsum([feature.width for feature in self.features])
+        blocks = np.split(np.asarray(elements, dtype=np.float64), edges, axis=1)[: len(edges)]
         columns = [feature.decode(block) for feature, block in zip(self.features, blocks, strict=True)]
         return np.stack([column.astype(object) for column in columns], axis=1)
 
     @property
-    def _names(self) -> list[str]:
-        return [feature.name for feature in self.features]
+    def _columns(self) -> dict[str, list[str]]:
+        """The columns that are read, by their purpose."""
+        return {
+            "features": [column for feature in self.features for column in feature.columns],
+            "static": [feature.name for feature in self.static],
+        }
 
     def _sets(self, frame: pd.DataFrame, target: str | None) -> Table:
         """The rows grouped by set in the order of first appearance, sorted by time; ties stay as in the table."""
         numbers, ids = pd.factorize(frame[self.set_id])
-        kept = _complete(frame, self._names, self.missing)
-        elements, unseen = self._elements(kept)
+        kept = _complete(frame, self._columns, self.missing)
+        elements, unseen = self._encoded(kept, self.features)
         sets = numbers[kept.index - 1]
-        order = np.lexsort([sets] if self.time is None else [_ranks(kept[self.time]), sets])
+        elements, ties = self._ordered(kept, sets, elements)
+        static = None
+        if self.static:
+            first = frame[~frame[self.set_id].duplicated()]  # in the order of the ids
+            for feature in self.static:
+                codes = pd.factorize(frame[feature.name])[0]
+                differs = pd.Series(codes != codes[first.index - 1][numbers], frame.index)
+                advice = f"give each set ({self.set_id}) one value, or use the column as a feature of its rows"
+                _refuse(differs, f"static feature {feature.name!r} varies inside a set", advice)
+            static, more = self._encoded(first, self.static)
+            unseen |= more
         targets = None
         if target is not None:
             labels = self._labels(kept[target])
@@ -169,15 +236,38 @@ class TableSchema:
             _refuse(labels != of_set[sets], f"target {target!r} varies inside a set", advice)
             targets = torch.from_numpy(of_set)
         offsets = np.concatenate([[0], np.bincount(sets, minlength=len(ids)).cumsum()])
-        data = SetData(elements[torch.from_numpy(order)], torch.from_numpy(offsets), targets)
+        data = SetData(elements, torch.from_numpy(offsets), targets, ties=ties, static=static)
         return Table(data, self, ids, unseen, len(frame) - len(kept))
 
-    def _elements(self, frame: pd.DataFrame) -> tuple[Tensor, dict[str, int]]:
-        """``elements [rows, D]`` float32, and how many rows of each feature hold unknown categories."""
-        elements = np.empty((len(frame), self.width), dtype=np.float32)
+    def _ordered(self, frame: pd.DataFrame, sets: np.ndarray, elements: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The rows set by set and sorted by time, with the features of time, and each row's tie."""
+        if self.time is None:
+            return elements[torch.from_numpy(np.argsort(sets, kind="stable"))], None
+        order, ties, since, gaps = self._ties(frame, sets)
+        times = np.stack([since / self.gap, np.log1p(gaps / self.gap)], 1).astype(np.float32)[ties]
+        return torch.cat([elements[torch.from_numpy(order)], torch.from_numpy(times)], 1), torch.from_numpy(ties)
+
+    def _ties(self, frame: pd.DataFrame, sets: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The order of the rows, the tie of each row in that order, and of each tie the times since start and last."""
+        ranks, times, dated = _times(frame[self.time])
+        order = np.lexsort([ranks, sets])
+        new_set = np.diff(sets[order], prepend=-1) != 0
+        later = np.diff(ranks[order], prepend=-1) != 0
+        if self.tie_within is not None:
+            later = np.diff(times[order], prepend=-np.inf) > _span(self.tie_within, dated)
+        first = new_set | later
+        ties = first.cumsum() - 1
+        start, opens = times[order][first], new_set[first]
+        since = start - start[opens][opens.cumsum() - 1]
+        gaps = np.where(opens, 0.0, np.diff(start, prepend=0.0))
+        return order[np.lexsort([order, ties])], ties, since, gaps
+
+    def _encoded(self, frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[Tensor, dict[str, int]]:
+        """The features of rows as float32, and how many rows of each feature hold unknown categories."""
+        elements = np.empty((len(frame), sum(feature.width for feature in features)), dtype=np.float32)
         unseen, at = {}, 0
-        for feature in self.features:
-            block, unknown = feature.encode(frame[feature.name], self.missing)
+        for feature in features:
+            block, unknown = feature.encode(frame, self.missing)
             elements[:, at : at + feature.width] = block
             at += feature.width
             if unknown:
@@ -230,6 +320,10 @@ def read_table(
     categorical: Sequence[str] = (),
     missing: str = "error",
     task: str | None = None,
+    static: Sequence[str] = (),
+    name: str | None = None,
+    value: str | None = None,
+    tie_within: str | float | None = None,
 ) -> Table:
     """The sets of a long table, and the schema that encodes them.
 
@@ -238,11 +332,16 @@ def read_table(
             columns.
         set_id: Name of the column that names each row's set.
         target: Name of the target column. A text or boolean target means classification, a float one regression.
-        time: Name of the column of times that orders the rows of a set. Default: the order of the rows.
+        time: Name of the column of times that orders the rows of a set. Default: the order of the rows. Rows of one
+            time are a tie (``Table.data.ties``).
         features: Names of the feature columns. Default: every other column.
         categorical: Features to read as categories although they are numbers.
         missing: What to do about missing features: "error" (default), "drop-row", "mean" or "zero".
         task: "classification" or "regression". A target of whole numbers needs it.
+        static: Names of columns that are features of the set as a whole (``Table.data.static``).
+        name: Name of a column that says what a row measures, in a table of long form.
+        value: Name of the column of the measured values. They are standardised by name.
+        tie_within: Neighbours in time at most so far apart are a tie too: a number, or text such as "60s" for dates.
 
     Numbers are standardised. A text or categorical feature becomes one 0/1 column a category.
 
@@ -253,26 +352,39 @@ def read_table(
     """
     one_of("missing", missing, MISSING)
     one_of("task", task, (None, *TASKS))
-    given = {"set_id": set_id, "time": time, "target": target}
-    roles = {role: str(name) for role, name in given.items() if name is not None}  # pandas may name by numbers
+    if (value is None) != (name is None) or (tie_within is not None and time is None):
+        raise InputError("name and value go together, and tie_within needs time; got one without the other")
+    given = {"set_id": set_id, "time": time, "target": target, "name": name}
+    roles = {role: str(column) for role, column in given.items() if column is not None}  # pandas may name by numbers
+    of_sets, of_names = [*map(str, static)], [] if value is None else [str(value)]
     opened = _open(source)
-    columns = opened.schema.names
-    chosen = [name for name in columns if name not in roles.values()] if features is None else [*map(str, features)]
-    if not chosen or (features is None and _ROW_NUMBERS & {*chosen}):
+    others = [column for column in opened.schema.names if column not in {*roles.values(), *of_sets, *of_names}]
+    chosen = others if features is None else [*map(str, features)]
+    if not (chosen or name or time) or (features is None and _ROW_NUMBERS & {*chosen}):
         raise InputError(
             f"{_called(source)} must have feature columns, all with names; got {chosen[:3]} besides {roles} (pandas "
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
-    categories = [one_of("categorical", str(name), chosen) for name in categorical]
-    frame = _read(opened, source, roles, chosen)
-    kept = _complete(frame, chosen, missing)
+    categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical]
+    lists = {"features": chosen, "static": of_sets, "value": of_names}
+    frame = _read(opened, source, roles, lists)
+    kept = _complete(frame, lists, missing)
     if kept.empty:
         raise InputError(f"no row of {_called(source)} is complete; choose another rule for missing than {missing!r}")
-    learnt = tuple(Feature.learn(name, kept[name], name in categories) for name in chosen)
+    learnt = tuple(Feature.learn(column, kept[column], column in categories) for column in chosen)
+    if name is not None:
+        learnt = (Feature.named(kept, roles["name"], of_names[0]), *learnt)
+    first = kept[~kept[roles["set_id"]].duplicated()]
+    whole = tuple(Feature.learn(column, first[column], column in categories) for column in of_sets)
     classes = None
     if target is not None:
         task, classes = _task(kept[roles["target"]], task)
-    schema = TableSchema(roles["set_id"], learnt, roles.get("target"), roles.get("time"), missing, task, classes)
+    schema = TableSchema(
+        roles["set_id"], learnt, roles.get("target"), roles.get("time"), missing, task, classes, whole, tie_within
+    )
+    if time is not None:
+        gaps = schema._ties(kept, pd.factorize(kept[roles["set_id"]])[0])[3]
+        schema = replace(schema, gap=float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0)
     table = schema._sets(frame, schema.target)
     full = table.data.lengths > 0
     return replace(table, data=table.data.select(full), set_ids=table.set_ids[full.numpy()])
@@ -281,13 +393,28 @@ def read_table(
 # The values of a column --------------------------------------------------------------------------------------------
 
 
-def _complete(frame: pd.DataFrame, features: list[str], missing: str) -> pd.DataFrame:
-    """The rows to keep: all of them, or those without a gap."""
+def _feature(values: Mapping[str, Any]) -> Feature:
+    """The feature that a schema as JSON describes."""
+    feature = Feature(
+        **{**values, "categories": tuple(values["categories"]), "units": tuple(map(tuple, values["units"]))}
+    )
+    for mean, scale in ((feature.mean, feature.scale), *feature.units):
+        real_number("mean", mean)
+        real_number("scale", scale, above=0)
+    named = feature.value is not None
+    if len(feature.units) != named * len(feature.categories) or (named and not feature.units):
+        raise InputError("units must be those of each category of a feature with values, and of no other")
+    return feature
+
+
+def _complete(frame: pd.DataFrame, lists: Mapping[str, list[str]], missing: str) -> pd.DataFrame:
+    """The rows to keep: all of them, or those without a gap in a feature of their own."""
     if missing == "error":
-        for name in features:
+        for name in [name for names in lists.values() for name in names]:
             advice = "fill the gaps, or choose another rule for missing"
             _refuse(frame[name].isna(), f"feature {name!r} is missing", advice)
-    return frame.dropna(subset=features) if missing == "drop-row" else frame
+    of_rows = [name for purpose, names in lists.items() if purpose != "static" for name in names]
+    return frame.dropna(subset=of_rows) if missing == "drop-row" else frame
 
 
 def _text(column: pd.Series) -> pd.Series:
@@ -313,8 +440,8 @@ def _numbers(name: str, column: pd.Series) -> pd.Series:
     return numbers
 
 
-def _ranks(column: pd.Series) -> np.ndarray:
-    """Whole numbers in the order of the times; equal times have equal numbers."""
+def _times(column: pd.Series) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Ranks of the times (equal times, equal ranks), the times since the earliest, and whether they are in hours."""
     if is_string_dtype(column):
         texts = column.str.strip()
         times = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
@@ -322,7 +449,28 @@ def _ranks(column: pd.Series) -> np.ndarray:
         advice = "write all times as numbers, or all like 2024-05-31 12:00:00"
         _refuse(read.isna(), f"time column {column.name!r} cannot be read", advice)
         column = read
-    return pd.factorize(column, sort=True)[0]
+    elif column.dtype.kind == "O":  # dates, times of the day
+        daily = hasattr(column.iloc[0], "hour")
+        column = pd.to_timedelta(column.astype("str")) if daily else pd.to_datetime(column)
+    dated = column.dtype.kind in "mM"
+    since = column - column.min()  # exact also for whole numbers that float64 does not hold
+    times = (since / _HOUR if dated else since).to_numpy(dtype=np.float64)
+    advice = "write all times as finite numbers, or as dates"
+    endless = pd.Series(~np.isfinite(times), column.index)
+    _refuse(endless, f"time column {column.name!r} is infinite", advice)
+    return pd.factorize(column, sort=True)[0], times, dated
+
+
+def _span(within: str | float, dated: bool) -> float:
+    """The length of ``tie_within`` on the scale of :func:`_times`."""
+    numeric = pd.notna(pd.to_numeric(within, errors="coerce"))
+    try:
+        if numeric == dated:
+            raise ValueError
+        return real_number("tie_within", pd.Timedelta(within) / _HOUR if dated else float(within), at_least=0)
+    except ValueError:
+        form = 'text with a unit, such as "60s", for dates' if dated else "a number in the unit of the time column"
+        raise InputError(f"tie_within must be {form}; got {within!r}") from None
 
 
 def _values(targets: pd.Series) -> pd.Series:
@@ -393,11 +541,11 @@ def _open(source: Any) -> pyarrow.dataset.Dataset:
 
 
 def _read(
-    opened: pyarrow.dataset.Dataset, source: Any, roles: Mapping[str, str | None], features: list[str]
+    opened: pyarrow.dataset.Dataset, source: Any, roles: Mapping[str, str | None], lists: Mapping[str, list[str]]
 ) -> pd.DataFrame:
     """The columns in question, once it is known that they are there and that each has one purpose."""
     special = {role: name for role, name in roles.items() if name is not None}
-    purposes = [*special.items(), *(("features", name) for name in features)]
+    purposes = [*special.items(), *((purpose, name) for purpose, names in lists.items() for name in names)]
     wanted = [name for _, name in purposes]
     for names in (opened.schema.names, wanted):
         if len({*names}) < len(names):

@@ -79,7 +79,8 @@ class Objective(nn.Module):
     ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
     reuses the trajectory of the pass; with ``penalty_on = (elements, lengths, ties)`` it is taken on these (unlabeled)
     sets instead. ``ties [B, T]`` go to a penalty within ties, ``static [B, S]`` to the model. Under autocast the
-    penalty runs in full precision, since bfloat16 cannot tell two nearly equal states apart; where the pass kept its states in bfloat16, they are computed again.
+    penalty runs in full precision, since bfloat16 cannot tell two nearly equal states apart; where the pass kept its
+    states in bfloat16, they are computed again.
 
     >>> import anyorder as ao
     >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())

@@ -29,7 +29,8 @@ def predict(
     """The model's outputs ``[N, K]`` in eval mode.
 
     With ``orderings`` above 1 they are means over random orderings, of data with ties within the ties.
-    ``finish`` (softmax, say) is applied to each output before the mean. Sets of similar size share a batch of at most 2¹⁷ elements, so long sets cost time, not memory.
+    ``finish`` (softmax, say) is applied to each output before the mean. Sets of similar size share a batch of at most
+    2¹⁷ elements, so long sets cost time, not memory.
 
     >>> import anyorder as ao
     >>> predict(ao.RecurrentSetModel(1, 2), SetData.of([[1.0], [2.0, 3.0]])).shape
