@@ -31,6 +31,7 @@ _PUBLIC = {
     "deploy.save": ["load", "save"],
     "estimators.classifier": ["SetClassifier"],
     "estimators.regressor": ["SetRegressor"],
+    "estimators.table_model": ["TableModel"],
     "estimators.tables": ["read_table"],
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -20,6 +20,7 @@ from typer.main import get_command
 import anyorder as ao
 from anyorder.__main__ import main
 from anyorder.cli.app import app
+from anyorder.estimators import table_model
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training.checkpoint import Checkpoint
 
@@ -119,7 +120,8 @@ def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(succeed, tmp_pat
             exec(compile(block, "docs/tables.md", "exec"), names)
             continue
         for line in block.strip().splitlines():
-            assert "wrote" in succeed(line.removeprefix("anyorder "))
+            out = succeed(line.removeprefix("anyorder "))
+            assert ("accuracy" if "evaluate" in line else "wrote") in out
     new = names["rows"][names["rows"]["basket"] >= 250]
     predictions = pd.read_csv("predictions.csv")
     assert list(predictions) == ["basket", "prediction", "probability_large", "probability_small"]
@@ -186,8 +188,9 @@ def test_a_missing_extra_is_one_line_that_names_it():
 
 def test_every_option_says_what_it_does_and_its_default_is_that_of_the_estimator():
     command = get_command(app).commands["train"]
-    own = {"validation_fraction", "tensorboard"}  # off in Python, where no folder and no report ask for them
-    known = inspect.signature(ao.SetClassifier).parameters
+    known = {**inspect.signature(ao.SetRegressor).parameters, **inspect.signature(ao.SetClassifier).parameters}
+    known |= inspect.signature(ao.TableModel).parameters
+    own = {*inspect.signature(ao.TableModel.fit).parameters, "features", "categorical", "tensorboard"}
     for option in command.params:
         assert option.help or option.name == "help", option.name
         if option.name in known.keys() - own:
@@ -200,18 +203,17 @@ def test_every_option_says_what_it_does_and_its_default_is_that_of_the_estimator
 
 
 def test_every_option_of_the_training_reaches_it(succeed, table):
-    words = "--cell lstm --layers 2 --penalty sire --window 2 --penalty-weight 0.5 --shuffle --truncate 3"
+    words = "--cell lstm --layers 2 --penalty sire --window 2 --penalty-weight 0.5 --shuffle"
     words += " --optimizer sgd --weight-decay 0.1 --schedule plateau --clip none --mixed-precision no --time dose"
     words += " --batch-size 7 --learning-rate 0.01 --patience 5 --validation-fraction 0.2 --seed 3"
     succeed(f"{TRAIN} {words} --tensorboard board")
     model = ao.load("model")
     expected = {
         "model": "recurrent",
-        "model_options": {"cell": "lstm", "hidden": 4, "layers": 2},
-        "penalty": ao.SIRE(window=2),
+        "model_options": {"cell": "lstm", "hidden": 4, "layers": 2, "dropout": 0.2, "static_dropout": 0.5},
+        "penalty": ao.SIRE(window=2, ties=True),
         "penalty_weight": 0.5,
         "shuffle": True,
-        "truncate": 3,
         "optimizer": "sgd",
         "weight_decay": 0.1,
         "schedule": "plateau",
@@ -233,6 +235,8 @@ def test_every_option_of_the_training_reaches_it(succeed, table):
         ("--penalty sub --penalty-weight 1", "penalty", "sub"),
         ("--shuffle-within 7", "shuffle_within", 7),
         ("--prefixes given", "penalty", ao.SIRE(prefixes="given")),
+        ("--truncate 3", "truncate", 3),
+        ("--class-weight balanced", "class_weight", "balanced"),
     ):
         succeed(f"{TRAIN} {words} --force")
         assert ao.load("model").get_params()[name] == value
@@ -250,11 +254,14 @@ def test_train_says_how_it_read_the_table_and_what_it_kept(succeed, tmp_path):
     out = succeed(f"{TRAIN} --time when")
     assert "24 sets of 1 to 4 elements" in out
     assert "drug: read as 2 categories\n" in out
-    assert f"price: read as {len(rows)} categories; if they are numbers or times, write them as numbers" in out
-    assert "sets are sorted by when" in out
+    assert "price: the values look like numbers with a decimal comma" in out
+    assert "rows are sorted by when; 0.0% share their time" in out
+    rows["when"] //= 2
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    out = succeed(f"{TRAIN} --time when --force")
+    assert re.search(r"when; \d\d\.\d% share their time with another of their set: training ignores their order", out)
     (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap [\d.]+", out)
     assert int(kept) == ao.load(tmp_path / "model").best_epoch_
-    assert "sorted by" not in succeed(f"{TRAIN} --time when --penalty-weight 0.1 --force")
 
 
 def test_the_log_of_a_training_is_kept_with_the_model_and_never_read(succeed, table):
@@ -321,6 +328,49 @@ def test_sets_without_a_target_change_what_is_learnt_through_the_penalty(succeed
         assert "40 sets without a target are not used" in out
 
 
+EVENTS = "--set-id stay --target died --time minute --tie-within 1.5 --static age --name parameter --value value"
+
+
+def stays(sets=60, seed=0):
+    """Readings in long form; who is old and has a fast heart dies."""
+    rng = np.random.default_rng(seed)
+    stay = np.repeat(np.arange(sets), rng.integers(3, 8, sets))
+    rows = pd.DataFrame({"stay": stay, "minute": rng.integers(0, 9, len(stay))})
+    rows["parameter"] = rng.choice(["HR", "Temp"], len(stay))
+    base = rng.normal(80, 10, sets)
+    rows["value"] = np.where(rows["parameter"] == "HR", base[stay], 37) + rng.normal(0, 1, len(stay)).round(1)
+    rows["age"] = rng.integers(30, 90, sets)[stay]
+    rows["died"] = np.where(base[stay] + rows["age"] > 140, "yes", "no")
+    return rows
+
+
+def test_events_go_from_the_long_form_to_figures_an_audit_and_a_graph(succeed, refused, tmp_path):
+    stays().to_csv("t.csv", index=False)
+    stays(30, seed=1).to_csv("new.csv", index=False)
+    out = succeed(f"train t.csv {EVENTS} --epochs 15 --class-weight balanced --out model")
+    assert "parameter: read as 2 categories" in out
+    assert re.search(r"on 9 sets held out from training.*\n +this model +pooled features with boosting\naccuracy ", out)
+    model = ao.TableModel.load("model")
+    assert model.schema.tie_within == "1.5"
+    assert model.estimator.class_weight == "balanced"
+    shown = succeed("evaluate model new.csv")
+    figures = dict(line.split()[:2] for line in shown.splitlines()[1:])
+    expected = model.evaluate("new.csv")
+    assert figures == {name: f"{expected[name]:.4g}" for name in figures}
+    assert set(figures) == {"accuracy", "log_loss", "auc", "average_precision"}
+    assert "changes the predicted class" in succeed("audit model new.csv --orderings 4 --out a.html")
+    assert "= " in (tmp_path / "a.html").read_text(encoding="utf-8")  # HR = 80
+    stays().drop(columns="died").to_csv("blind.csv", index=False)
+    assert "no target column 'died'" in refused("evaluate model blind.csv")
+    counts = stays().assign(died=lambda rows: rows.groupby("stay")["value"].transform("size"))
+    counts.to_csv("t.csv", index=False)
+    out = succeed(
+        f"train t.csv {EVENTS} --task regression --loss poisson --epochs 2 --no-pooled --no-yardstick --out n"
+    )
+    assert "rmse" in out
+    assert "boosting" not in out
+
+
 # --- predict
 
 
@@ -329,9 +379,9 @@ def test_predictions_may_be_means_over_orderings(succeed, here):
         succeed(f"predict model t.csv {words} --out {name}.csv")
     once, again, many = (pd.read_csv(f"{name}.csv") for name in ("once", "again", "many"))
     assert once.equals(again)
-    data = ao.read_table("t.csv", set_id="visit", target="outcome").data
     probabilities = ["probability_down", "probability_up"]
-    np.testing.assert_allclose(many[probabilities], ao.load("model").predict_proba(data, orderings=20), atol=1e-6)
+    expected = ao.TableModel.load("model").predict("t.csv", orderings=20)
+    np.testing.assert_allclose(many[probabilities], expected[probabilities], atol=1e-6)
     assert not np.allclose(once["probability_up"], many["probability_up"])
 
 
@@ -356,8 +406,6 @@ def test_an_audit_needs_no_target(succeed, here):
     visits(6, seed=2).drop(columns="outcome").to_csv("new.csv", index=False)
     assert "Accuracy" not in succeed("audit model new.csv --orderings 4 --out a.html")
     assert "Accuracy" in succeed("audit model t.csv --orderings 4 --out a.html --force")
-    page = (here / "a.html").read_text(encoding="utf-8")
-    assert "States after the first m elements" in page  # of a recurrent model
     assert sorted(p.name for p in here.iterdir()) == ["a.html", "model", "new.csv", "t.csv"]
 
 
@@ -459,6 +507,9 @@ BAD_WORDS = {
     "task": (f"{TRAIN} --force --task ranking", "task"),
     "model": (f"{TRAIN} --force --model bert", "'deepsets'"),
     "option": (f"{TRAIN} --force --model deepsets", "a deepsets model has no option --hidden"),
+    "loss": (f"{TRAIN} --force --loss quadratic", "loss must be"),
+    "value alone": (f"{TRAIN} --force --value dose", "name and value go together"),
+    "static": (f"{TRAIN} --force --static dose", "'dose' varies inside a set"),
     "penalty": (f"{TRAIN} --force --penalty subb", "did you mean 'sub'"),
     "window of sub": (f"{TRAIN} --force --penalty sub --window 2", "options of --penalty sire"),
     "random with a window": (f"{TRAIN} --force --prefixes random --window 2", "prefixes"),
@@ -579,7 +630,7 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(succeed, refu
 
 def test_a_model_that_could_not_be_saved_is_there_after_a_resume(succeed, refused, table, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(ao, "save", lambda *a, **k: (_ for _ in ()).throw(OSError("the disk is full")))
+        patch.setattr(table_model, "save", lambda *a, **k: (_ for _ in ()).throw(OSError("the disk is full")))
         assert "the disk is full" in refused(TRAIN)
     assert not (table / "model").exists()
     succeed(f"{TRAIN} --resume")

@@ -513,7 +513,9 @@ REFUSED = {
     "fraction": (lambda X, y: regressor(validation_fraction=1.0).fit(X, y), "validation_fraction must"),
     "patience": (lambda X, y: regressor(patience=3).fit(X, y), "patience .*validation"),
     "epochs": (lambda X, y: regressor(epochs=0).fit(X, y), "epochs must be at least 1"),
-    "options": (lambda X, y: regressor(model_options={"hiden": 8}).fit(X, y), "hiden"),
+    "options": (lambda X, y: regressor(model_options={"hiden": 8}).fit(X, y), "did you mean 'hidden'"),
+    "loss": (lambda X, y: regressor(loss="square").fit(X, y), "did you mean 'squared'"),
+    "negative counts": (lambda X, y: regressor(loss="poisson").fit(X, -np.ones(10)), "y must be at least 0"),
     "embedding": (
         lambda X, y: regressor(model_options={"embedding": [5, 3, "learned"]}).fit([[1.0], [0.5]], [0.0, 1.0]),
         "integers",
@@ -526,3 +528,22 @@ def test_refusals(case):
     call, match = REFUSED[case]
     with pytest.raises((ValueError, TypeError), match=match):
         call(*ragged_sums(10))
+
+
+def test_losses_are_those_of_their_names():
+    """Of skewed targets: the mean, the median, between the two; and the mean of counts."""
+    X, y = np.ones((300, 2, 1)), np.where(np.arange(300) % 3 == 0, 9.0, 0.0)
+    options = {"epochs": 60, "penalty": None, "learning_rate": 0.1}
+    found = {loss: regressor(**options, loss=loss).fit(X, y).predict(X[:1])[0] for loss in ("squared", "absolute")}
+    found["poisson"] = regressor(**options, loss="poisson").fit(X, y).predict(X[:1])[0]
+    assert found == {"squared": pytest.approx(3, abs=0.7), "absolute": pytest.approx(0, abs=0.3),
+                     "poisson": pytest.approx(3, abs=0.7)}  # fmt: skip
+
+
+def test_balanced_classes_count_alike():
+    X = np.ones((200, 2, 1))
+    y = np.where(np.arange(200) % 10 == 0, "rare", "often")
+    options = {"epochs": 30, "penalty": None, "learning_rate": 0.1}
+    share = classifier(**options).fit(X, y).predict_proba(X[:1])[0, 1]
+    balanced = classifier(**options, class_weight="balanced").fit(X, y).predict_proba(X[:1])[0, 1]
+    assert (share, balanced) == (pytest.approx(0.1, abs=0.05), pytest.approx(0.5, abs=0.1))

@@ -10,6 +10,9 @@ import inspect
 import os
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +24,9 @@ from anyorder.checks import InputError, InputTypeError, one_of
 from anyorder.cli.resume import Run, is_first_process
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from anyorder.audits.report import Report
-    from anyorder.estimators.tables import Table, TableSchema
+    from anyorder.estimators.table_model import TableModel
+    from anyorder.estimators.tables import Table
 
 app = typer.Typer(
     name="anyorder",
@@ -126,13 +128,23 @@ def train(
     set_id: str = Option(..., help="Column that says which set a row belongs to."),
     target: str = Option(..., help="Column to predict. It has one value per set."),
     out: Path = Option(..., help="Model folder to write."),
-    time: str | None = Option(None, help="Column that sorts the rows of each set.", show_default="rows as they are"),
+    time: str | None = Option(None, help="Column of times: they sort, and tie, the rows.", show_default="none"),
+    tie_within: str | None = Option(
+        None, help="Times at most so far apart tie too: 60s, 5.", show_default="equal times"
+    ),
+    static: Any = Option(
+        "", parser=_names, metavar="COL,…", help="Features of the set as a whole.", show_default="none"
+    ),
+    name: str | None = Option(None, help="Column that names what a row measures, in long form.", show_default="none"),
+    value: str | None = Option(None, help="Column of the measured values, in long form.", show_default="none"),
     features: Any = Option(None, parser=_names, metavar="COL,…", help="Feature columns.", show_default="all others"),
     categorical: Any = Option(
         "", parser=_names, metavar="COL,…", help="Numeric columns to read as categories.", show_default="none"
     ),
     missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
+    class_weight: str | None = Option(None, help="Weight of the classes: balanced.", show_default="all alike"),
+    loss: str = Option("squared", help="Loss of a regression: squared, absolute, huber or poisson."),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
     model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
     cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="gru"),
@@ -149,14 +161,17 @@ def train(
     truncate: int | None = Option(None, min=2, help="Backpropagate through at most N elements.", show_default="off"),
     epochs: int = Option(100, min=1, help="Number of epochs."),
     batch_size: int = Option(32, min=1, help="Number of sets per batch."),
-    optimizer: str = Option("adam", help="Optimiser: adam, adamw, rmsprop or sgd."),
+    optimizer: str = Option("adamw", help="Optimiser: adam, adamw, rmsprop or sgd."),
     learning_rate: float = Option(3e-3, help="Learning rate."),
-    weight_decay: float = Option(0.0, help="Weight decay."),
-    schedule: str = Option("one-cycle", help="Schedule of the learning rate: one-cycle, plateau or constant."),
+    weight_decay: float = Option(0.01, help="Weight decay."),
+    schedule: str = Option("plateau", help="Schedule of the learning rate: one-cycle, plateau or constant."),
     clip: Any = Option(1.0, parser=_number_or_word, metavar="NUMBER", help="Largest norm of a gradient, or none."),
     mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
-    validation_fraction: float = Option(0.1, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
-    patience: int | None = Option(None, min=1, help="Stop after N epochs without improvement.", show_default="never"),
+    validation_fraction: float = Option(0.15, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
+    test_fraction: float = Option(0.15, min=0, max=0.99, help="Share of sets held out to say how good the model is."),
+    patience: int = Option(10, min=1, help="Stop after N epochs without improvement."),
+    pooled: bool = Option(True, help="Join pooled statistics of each set. A model that streams does without."),
+    yardstick: bool = Option(True, help="Compare with gradient boosting on the pooled statistics."),
     seed: int = _SEED,
     tensorboard: Path | None = Option(None, help="Folder for TensorBoard's training curves.", show_default="none"),
     resume: bool = Option(False, "--resume", help="Continue the training that was interrupted."),
@@ -172,33 +187,23 @@ def train(
     swaps = _given(window=window, prefixes=prefixes)
     if swaps and penalty != "sire":
         raise InputError(f"--window and --prefixes are options of --penalty sire; got {penalty}")
-    parameters = inspect.signature(ao.SetClassifier).parameters
-    of_table = inspect.signature(ao.read_table).parameters
-    settings = {name: value for name, value in context.params.items() if name in parameters.keys() - of_table.keys()}
+    from anyorder.estimators.table_model import TableModel
+
+    known = {*inspect.signature(ao.SetClassifier).parameters, *inspect.signature(TableModel).parameters, "loss"}
+    columns = {*inspect.signature(TableModel.fit).parameters}
+    settings = {name: value for name, value in context.params.items() if name in known - columns}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
-    settings["penalty"] = ao.SIRE(**swaps) if swaps else penalty
+    settings["penalty"] = ao.SIRE(ties=True if time else None, **swaps) if swaps else penalty
     settings |= {"random_state": seed, "shuffle": shuffle or bool(shuffle_within)}
     no_penalty = _check_settings(settings)
-    learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in of_table})
-    _prediction_columns(learnt.schema)
-    _say_reading(learnt)
     if no_penalty is not None:
         _say(no_penalty)
         settings["penalty"] = None
-    elif time is not None and penalty_weight == "auto":
-        _say(f"sets are sorted by {time}, but --penalty-weight auto removes the effect of order; a number may keep it")
-    further = None if unlabeled is None else learnt.schema.read(unlabeled)
-    if further is not None:
-        _say_unseen(further)
-        used = settings["penalty"] is not None and penalty_weight != 0
-        use = "serve the penalty" if used else "are not used: there is no penalty"
-        _say(f"{len(further.data)} sets without a target {use}")
+    trained = TableModel(**settings, workdir=run.folder, verbose=True)
     if is_first_process():
         run.begin(force)
-    kind = ao.SetClassifier if learnt.schema.task == "classification" else ao.SetRegressor
-    estimator = kind(**settings, workdir=run.folder, verbose=True)
     try:
-        estimator.fit(learnt.data, learnt.labels, X_unlabeled=None if further is None else further.data)
+        trained.fit(table, **{n: v for n, v in context.params.items() if n in columns}, say=_say)
     except (InputError, InputTypeError):
         if is_first_process() and not resume:  # a training that can be resumed elsewhere is kept
             run.end()
@@ -208,10 +213,10 @@ def train(
         _say(f"interrupted; {how}")
         raise
     if is_first_process():
-        estimator.set_params(workdir=None, verbose=False, tensorboard=None)
-        ao.save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, log=estimator.history_)
+        trained.estimator.set_params(workdir=None, verbose=False, tensorboard=None)
+        trained.save(out)
         run.end()
-        _say_result(estimator)
+        _say_result(trained.estimator)
         _say(f"wrote {out}")
 
 
@@ -231,26 +236,19 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
         return why_no_penalty(kind(1, 1, **settings["model_options"]))
 
 
-def _say_reading(table: Table) -> None:
-    data, schema = table.data, table.schema
-    aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
-    _say(
-        f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
-        f"rows, {len(schema.features)} features, {aim} to predict"
-    )
-    _say_unseen(table)
-    for feature in schema.features:
-        if feature.categories:
-            many = len(feature.categories) > max(20, len(data.elements) // 4)
-            hint = "; if they are numbers or times, write them as numbers" if many else ""
-            _say(f"{feature.name}: read as {len(feature.categories)} categories{hint}")
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Print the warnings about a table as lines."""
+    from anyorder.estimators.tables import TableWarning
 
-
-def _say_unseen(table: Table) -> None:
-    for name, count in table.unseen.items():
-        _say(f"{name}: {count} rows hold a category that the training table did not have; it is read as no category")
-    if table.dropped:
-        _say(f"{table.dropped} rows with missing values are left out")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TableWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, TableWarning):
+            _say(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _say_result(estimator: Any) -> None:
@@ -264,29 +262,10 @@ def _say_result(estimator: Any) -> None:
 # --- from a model to predictions, an audit, a graph
 
 
-def _open(model: Path) -> tuple[Any, TableSchema]:
-    """The estimator of a model folder, and how it reads a table."""
-    import numpy as np
+def _open(model: Path) -> TableModel:
+    from anyorder.estimators.table_model import TableModel
 
-    from anyorder.deploy.save import open_model
-    from anyorder.estimators.tables import TableSchema
-
-    saved = open_model(model)
-    if saved.estimator is None or not saved.preprocessing:
-        raise InputError(f"{model} holds a model that was not trained on a table; use anyorder.load in Python")
-    schema = TableSchema.from_dict(saved.preprocessing["table"])
-    classes = tuple(getattr(saved.estimator, "classes_", np.array([])).tolist())
-    fits = (schema.width, schema.classes or ()) == (saved.model.in_features, classes)
-    if not fits or len(classes) not in (0, saved.model.out_features):
-        raise InputError(f"{model}: the table's schema in config.json does not fit the model; use another copy")
-    return saved.estimator, schema
-
-
-def _prediction_columns(schema: TableSchema) -> list[str]:
-    names = [schema.set_id, "prediction", *(f"probability_{c}" for c in schema.classes or ())]
-    if schema.set_id in names[1:]:
-        raise InputError(f"the set-id column {schema.set_id!r} has the name of a column of predictions; rename it")
-    return names
+    return TableModel.load(model)
 
 
 @app.command(epilog=_EXAMPLE + "predict model new_visits.csv --out predictions.csv")
@@ -300,21 +279,24 @@ def predict(
     """Write a prediction for every set of a table. A target column is ignored."""
     _writable(out, force, ".csv", ".parquet")
 
-    import pandas as pd
-
     from anyorder.files import write_atomically
 
-    estimator, schema = _open(model)
-    read = schema.read(table)
-    _say_unseen(read)
-    if schema.classes is None:
-        columns = [estimator.predict(read.data, orderings)]
-    else:
-        probabilities = estimator.predict_proba(read.data, orderings)
-        columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
-    frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [read.set_ids, *columns], strict=True)))
+    opened = _open(model)
+    with _warnings_said():
+        frame = opened.predict(table, orderings)
     write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
+
+
+@app.command(epilog=_EXAMPLE + "evaluate model visits.csv")
+def evaluate(model: Path = _MODEL, table: Path = _TABLE) -> None:
+    """Print how good a model's predictions are for a table with the target, with 95 % intervals over sets."""
+    from anyorder.estimators.metrics import as_lines
+
+    opened = _open(model)
+    with _warnings_said():
+        metrics = opened.evaluate(table)
+    typer.echo("\n".join(as_lines({model.name: metrics})))
 
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
@@ -342,20 +324,18 @@ def audit(
     from anyorder.audits.report import Comparison
 
     opened = [_open(path) for path in models]
-    tables = [schema.read(table, with_target=True) for _, schema in opened]
+    with _warnings_said():
+        tables = [model.read(table) for model in opened]
     if any(_layout(other) != _layout(tables[0]) for other in tables[1:]):
         raise InputError(f"{', '.join(names)} cannot be compared: they read {table} differently")
-    _say_unseen(tables[0])
-    chosen = tables[0].data.lengths.nonzero()[:, 0]
-    if len(chosen) > sets:
-        draws = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
-        chosen = chosen[draws[:sets].sort().values]
-    if len(chosen) < len(tables[0].data):
-        typer.echo(f"auditing {len(chosen)} of {len(tables[0].data)} sets: at most --sets, and no empty set")
+    audited = min(sets, int((tables[0].data.lengths > 0).sum()))
+    if audited < len(tables[0].data):
+        typer.echo(f"auditing {audited} of {len(tables[0].data)} sets: at most --sets, and no empty set")
     options = {"orderings": orderings, "seconds": None if seconds is None else seconds / len(models)}
     reports: dict[str, Report] = {}
-    for name, (estimator, _), read in zip(names, opened, tables, strict=True):
-        reports[name] = _audited(estimator, read, chosen, generator=torch.Generator().manual_seed(seed), **options)
+    for name, model, read in zip(names, opened, tables, strict=True):
+        generator = torch.Generator().manual_seed(seed)
+        reports[name] = model.audit(read, sets, seed=seed, generator=generator, **options)
     result: Any = reports[names[0]]
     title = f"Does order matter to {names[0]}?"
     if len(models) > 1:
@@ -370,22 +350,6 @@ def _layout(read: Table) -> tuple[Any, ...]:
     schema = read.schema
     columns = schema.set_id, schema.time, schema.target, schema.task, schema.classes
     return *columns, read.set_ids.tolist(), read.data.lengths.tolist()
-
-
-def _audited(estimator: Any, read: Table, chosen: Tensor, **options: Any) -> Report:
-    """The audit of one model on the sets ``chosen``, with the elements shown as they stand in the table."""
-    data, schema, labels = read.data.select(chosen), read.schema, read.labels
-    report = ao.audit(
-        estimator,
-        list(data.elements.split(data.lengths.tolist())),
-        labels=None if labels is None else labels[chosen.numpy()],
-        task=schema.task or "auto",
-        class_names=None if schema.classes is None else [str(c) for c in schema.classes],
-        set_names=[str(read.set_ids[i]) for i in chosen.tolist()],
-        **options,
-    )
-    worst = [dataclasses.replace(case, elements=schema.decode(case.elements)) for case in report.worst]
-    return dataclasses.replace(report, worst=worst, feature_names=[feature.name for feature in schema.features])
 
 
 @app.command(epilog=_EXAMPLE + "export model --onnx model.onnx")

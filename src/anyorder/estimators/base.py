@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast
 from sklearn.base import BaseEstimator
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import assert_all_finite, check_random_state, compute_sample_weight
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
@@ -27,7 +28,7 @@ from torch import Tensor
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.estimators.tables import Table, TableSchema, read_table
-from anyorder.models import SetModel, Standardised
+from anyorder.models import MODELS, SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
@@ -111,6 +112,9 @@ class SetEstimator(BaseEstimator):
         data = self._sets(X, y, first=True)
         targets, out_features = self._encoded_targets(y)
         check_consistent_length(data, targets)
+        if getattr(self, "class_weight", None) is not None:
+            by_class = compute_sample_weight(self.class_weight, self.classes_[targets])
+            sample_weight = by_class if sample_weight is None else by_class * np.asarray(sample_weight)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, np.empty((len(data), 1)), ensure_non_negative=True)
         data = SetData.of(data, targets, sample_weight)
@@ -229,6 +233,9 @@ class SetEstimator(BaseEstimator):
             options = dict(self.model_options or {})
             if data.static is not None:
                 options["static_features"] = data.static.shape[1]
+            kind = MODELS[one_of("model", self.model, [name for name in MODELS if name != Standardised.name])]
+            for name in options:
+                one_of("model_options", name, [*inspect.signature(kind).parameters][2:])
             self.model_ = Standardised(self.n_features_in_, out_features, self.model, options)
         if self.standardize:
             assert data.targets is not None
@@ -238,7 +245,8 @@ class SetEstimator(BaseEstimator):
             if data.static is not None:
                 names = ("static_mean", "static_scale")
                 static = dict(zip(names, _units(data.static.double(), weights), strict=True))
-            self.model_.set_units(*units, *_units(data.targets.reshape(len(data), -1), weights), **static)
+            of_targets = [0.0, 1.0] if self._loss == "poisson" else _units(data.targets.reshape(len(data), -1), weights)
+            self.model_.set_units(*units, *of_targets, **static)
 
     def _config(self, tied: bool) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,21 @@ from anyorder.checks import InputError
 from anyorder.estimators.base import PARAMETERS, SetEstimator
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class SetClassifier(ClassifierMixin, SetEstimator):
     __doc__ = f"""A class for each set, from a recurrent model trained to ignore order.
     {PARAMETERS}, ``classes_``.
 
+    ``class_weight``: "balanced", or a dict of weights by class.
+
     >>> X = [np.random.default_rng(n).random((n % 4 + 1, 2)) for n in range(40)]
     >>> y = ["many" if len(x) > 2 else "few" for x in X]
-    >>> classifier = SetClassifier(epochs=30, random_state=0).fit(X, y)
+    >>> classifier = SetClassifier(epochs=60, random_state=0).fit(X, y)
     >>> classifier.score(X, y) > 0.9
     True
     """
+
+    class_weight: Any = None
 
     _loss = "cross-entropy"
     _task = "classification"

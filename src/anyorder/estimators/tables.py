@@ -32,6 +32,11 @@ _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in 
 _LARGEST = np.finfo(np.float32).max
 _FARTHEST = 10.0  # standard deviations from the mean of a name's values
 _HOUR = pd.Timedelta("1h")
+_WILD = 1e4  # times the range of nearly all values of a column
+
+
+class TableWarning(UserWarning):
+    """Something in a table is probably not what its owner means."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,16 @@ class TableSchema:
         kept = _complete(frame, lists, self.missing)
         return self._ordered(kept, np.zeros(len(kept), dtype=np.int64), self._encoded(kept, self.features)[0])[0]
 
+    def encode_static(self, row: Any) -> Tensor:
+        """The static features of one set (a mapping of columns) as ``[1, S]``."""
+        row = pd.DataFrame(row, index=[0]) if isinstance(row, Mapping) else row
+        return self._encoded(_read(_open(row), row, {}, {"static": self._columns["static"]}), self.static)[0]
+
+    def ties_of_rows(self, rows: Any) -> tuple[np.ndarray, ...]:
+        """The order in which rows of one set are read, and the tie of each row in that order."""
+        frame = _read(_open(rows), rows, {"time": self.time}, {})
+        return self._ties(frame, np.zeros(len(frame), dtype=np.int64))[:2]
+
     def decode(self, elements: Any) -> np.ndarray:
         """Elements ``[n, D]`` as they stood in the table: a column a feature, its number or its category.
 
@@ -237,7 +252,27 @@ class TableSchema:
             targets = torch.from_numpy(of_set)
         offsets = np.concatenate([[0], np.bincount(sets, minlength=len(ids)).cumsum()])
         data = SetData(elements, torch.from_numpy(offsets), targets, ties=ties, static=static)
-        return Table(data, self, ids, unseen, len(frame) - len(kept))
+        notes = self._notes(elements, len(kept), unseen)
+        if dropped := len(frame) - len(kept):
+            notes.append(f"{dropped} rows with missing values are left out")
+        return Table(data, self, ids, unseen, dropped, notes)
+
+    def _notes(self, elements: Tensor, rows: int, unseen: Mapping[str, int]) -> list[str]:
+        """What is odd about encoded rows."""
+        notes = [
+            f"{name}: {count} rows hold a category that the training table did not have; it is read as no category"
+            + ("; no row has a known one, so the column tells nothing: check how it is written" * (count == rows))
+            for name, count in unseen.items()
+        ]
+        at = 0
+        for feature in self.features:
+            if not feature.categories and rows and (far := float(elements[:, at].abs().median())) > _FARTHEST:
+                notes.append(
+                    f"{feature.name}: half of the values are {far:.0f} or more standard deviations from the training "
+                    "mean; check the unit"
+                )
+            at += feature.width
+        return notes
 
     def _ordered(self, frame: pd.DataFrame, sets: np.ndarray, elements: Tensor) -> tuple[Tensor, Tensor | None]:
         """The rows set by set and sorted by time, with the features of time, and each row's tie."""
@@ -302,6 +337,7 @@ class Table:
     set_ids: pd.Index
     unseen: dict[str, int]  # feature -> rows whose category the schema does not know (encoded as all zeros)
     dropped: int  # rows left out by missing="drop-row"
+    notes: list[str]  # what is odd, a line each
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -387,7 +423,48 @@ def read_table(
         schema = replace(schema, gap=float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0)
     table = schema._sets(frame, schema.target)
     full = table.data.lengths > 0
-    return replace(table, data=table.data.select(full), set_ids=table.set_ids[full.numpy()])
+    data, notes = table.data.select(full), [*table.notes, *_traps(kept, schema)]
+    if classes is not None:
+        assert data.targets is not None
+        alone = np.flatnonzero(np.bincount(data.targets.numpy(), minlength=len(classes)) == 1)
+        notes += [f"class {classes[i]!r} of {target!r} has one set; give it more, or leave it out" for i in alone]
+    return replace(table, data=data, set_ids=table.set_ids[full.numpy()], notes=notes)
+
+
+def _traps(frame: pd.DataFrame, schema: TableSchema) -> list[str]:
+    """What in a training table is probably not what its owner means, a line each."""
+    notes = []
+    for feature in (*schema.features, *schema.static):
+        name, column = feature.name, frame[feature.name]
+        if feature.categories and feature.value is None:
+            if line := _strange_categories(pd.Series(feature.categories), len(frame)):
+                notes.append(f"{name}: {line}")
+        elif not feature.categories:
+            values = _parsed(column)
+            low, middle, high = values.quantile([0.01, 0.5, 0.99])
+            far = (values - middle).abs()
+            if 0 < high - low < far.max() / _WILD:
+                at = int(far.to_numpy().argmax())
+                line = f"{values.iloc[at]:.3g} in row {values.index[at]} is far from all other values"
+                notes.append(f"{name}: {line} and hides their differences; correct it, or leave the row out")
+            if len(values) > 9 and (values.diff().iloc[1:] == 1).all():
+                notes.append(f"{name}: the column counts the rows, so it tells nothing of new ones; leave it out")
+    twice = frame.duplicated()
+    if twice.any() and (schema.time is not None or frame.duplicated(keep=False).all()):
+        line = f"{int(twice.sum())} rows are copies of another one, the first in row {twice.idxmax()}"
+        notes.append(f"{line}; drop them if they are no repeats")
+    return notes
+
+
+def _strange_categories(categories: pd.Series, rows: int) -> str:
+    """What a column of text holds in place of categories; "" if they look like categories."""
+    if categories.str.fullmatch(r"\s*-?[\d.]*\d,\d+\s*").mean() > 0.5:
+        return f"the values look like numbers with a decimal comma, such as {categories[0]!r}; write a point"
+    if len(categories) > max(20, rows // 4):
+        dates = pd.to_datetime(categories, errors="coerce", format="mixed").notna().mean() > 0.5
+        what = "the values look like dates" if dates else f"{len(categories)} categories for {rows} rows"
+        return f"{what}; if they are numbers or times, write them as numbers, or use the column as time"
+    return ""
 
 
 # The values of a column --------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ LOSSES: dict[str, Loss] = {
     "mse": functools.partial(_distance, F.mse_loss),
     "l1": functools.partial(_distance, F.l1_loss),
     "huber": functools.partial(_distance, F.huber_loss),
+    "poisson": functools.partial(_distance, F.poisson_nll_loss),  # of the logarithm of the rate
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,

@@ -1,0 +1,448 @@
+"""A table's whole way in one object: read, learn, predict, measure, audit, stream, store."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.model_selection import train_test_split
+from sklearn.utils import compute_sample_weight
+from torch import Tensor
+
+from anyorder.audits.run import audit
+from anyorder.checks import Diverged, InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.data.sets import SetData
+from anyorder.deploy.save import open_model, save
+from anyorder.deploy.stream import Stream
+from anyorder.estimators.classifier import SetClassifier
+from anyorder.estimators.metrics import Metrics, as_lines, difference, metrics_of
+from anyorder.estimators.regressor import LOSSES, SetRegressor
+from anyorder.estimators.tables import Table, TableSchema, TableWarning, read_table
+from anyorder.estimators.yardstick import boosted, pooled
+
+_FAILED = 5.0  # times the loss of a constant prediction: a training that learnt nothing and lost itself
+_SMALL = 2000  # sets, below which the network is narrow
+_KINDS = {"classification": SetClassifier, "regression": SetRegressor}
+
+
+class TableModel:
+    """A model of a long table, one row an element.
+
+    Args:
+        task: "classification" or "regression". A target of whole numbers needs it.
+        features, categorical, missing, tie_within: As in :func:`anyorder.read_table`.
+        pooled: Whether pooled statistics of each set (by name and feature) are joined as static features, with
+            dropout. They need all rows of a set, so a model that shall stream does without.
+        yardstick: Whether gradient boosting on the pooled statistics is fitted too, to compare with.
+        test_fraction: Share of the sets that are used for nothing but the metrics after training.
+        validation_fraction, patience, schedule, optimizer, weight_decay, random_state: As in
+            :class:`anyorder.SetClassifier`, with defaults for tables.
+        options: The other arguments of :class:`anyorder.SetClassifier` or :class:`anyorder.SetRegressor`.
+
+    Fitted attributes: ``estimator`` (of scikit-learn's kind; ``estimator.model_`` is the network), ``schema``,
+    ``held_out`` (the metrics of the network and of the yardstick on the sets held out).
+
+    >>> rows = pd.DataFrame({"day": np.repeat(np.arange(40), 3), "load": np.tile([1.0, 2.0, 6.0], 40)})
+    >>> rows["load"] += rows["day"] % 2
+    >>> rows["kind"] = np.where(rows["day"] % 2, "odd", "even")
+    >>> model = TableModel(epochs=20).fit(rows, set_id="day", target="kind")
+    >>> model.predict(rows)["prediction"].head(2).tolist()
+    ['even', 'odd']
+    """
+
+    def __init__(
+        self,
+        *,
+        task: str | None = None,
+        features: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        missing: str = "error",
+        tie_within: str | float | None = None,
+        pooled: bool = True,
+        yardstick: bool = True,
+        test_fraction: float = 0.15,
+        validation_fraction: float = 0.15,
+        patience: int | None = 10,
+        schedule: str = "plateau",
+        optimizer: str = "adamw",
+        weight_decay: float = 0.01,
+        random_state: int = 0,
+        **options: Any,
+    ) -> None:
+        self.pooled, self.yardstick = pooled, yardstick
+        self.test_fraction = real_number("test_fraction", test_fraction, at_least=0, below=1)
+        self.random_state = whole_number("random_state", random_state, 0)
+        self.reading: dict[str, Any] = {
+            "task": task,
+            "features": features,
+            "categorical": categorical,
+            "missing": missing,
+        }
+        self.reading["tie_within"] = tie_within
+        known = {*SetClassifier().get_params(), *SetRegressor().get_params()} - {"set_id", "time", "static"}
+        for name in options:
+            one_of("option", name, sorted(known))
+        one_of("loss", options.get("loss", "squared"), LOSSES)
+        patience = patience if validation_fraction else None
+        self.options: dict[str, Any] = {"validation_fraction": validation_fraction, "patience": patience}
+        self.options |= {
+            "schedule": schedule,
+            "optimizer": optimizer,
+            "weight_decay": weight_decay,
+            "random_state": random_state,
+            **options,
+        }
+        self.estimator: Any = None
+        self.schema: Any = None
+        self.held_out: dict[str, Any] = {}
+
+    def fit(
+        self,
+        df: Any,
+        *,
+        set_id: str,
+        target: str,
+        time: str | None = None,
+        name: str | None = None,
+        value: str | None = None,
+        static: Sequence[str] = (),
+        unlabeled: Any = None,
+        say: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Learn from a long table: a frame (pandas, polars, Arrow), a mapping of columns, or the path of a file.
+
+        Args:
+            set_id, target, time, name, value, static: Columns, as in :func:`anyorder.read_table`.
+            unlabeled: A table without the target, whose sets serve the penalty.
+            say: Called with each line of what was read and reached; without it, only warnings are given.
+        """
+        tell = say or (lambda line: None)
+        table = read_table(
+            df, set_id=set_id, target=target, time=time, name=name, value=value, static=static, **self.reading
+        )
+        self.schema = table.schema
+        self._columns()
+        for line in _about(table):
+            tell(line)
+        _warn(table, say)
+        task = table.schema.task
+        assert task is not None
+        if task == "classification":
+            self.options.pop("loss", None)
+        else:
+            self.options.pop("class_weight", None)
+        data = self._joined(table.data)
+        train, test = self._split(table)
+        model_options = dict(self.options.get("model_options") or {})
+        if self.pooled:
+            model_options = {"static_dropout": 0.5, **model_options}
+        if self.options.get("model", "recurrent") == "recurrent":
+            model_options = {"hidden": 32 if len(data) < _SMALL else 64, "dropout": 0.2, **model_options}
+        self.estimator = _KINDS[task](**{**self.options, "model_options": model_options})
+        further = None
+        if unlabeled is not None:
+            read = table.schema.read(unlabeled)
+            _warn(read, say)
+            further = self._joined(read.data)
+            used = self.options.get("penalty", "sire") is not None and self.options.get("penalty_weight") != 0
+            use = "serve the penalty" if used else "are not used: there is no penalty"
+            tell(f"{len(further)} sets without a target {use}")
+        labels: Any = table.labels
+        self.estimator.fit(data.select(train), labels[train], X_unlabeled=further)
+        self._check_progress(table.data.targets[train].numpy())  # type: ignore[index]
+        self.held_out = {}
+        if len(test):
+            self._compare(table, train, test)
+            for line in self.summary():
+                tell(line)
+        return self
+
+    def read(self, df: Any, *, with_target: bool = True) -> Table:
+        """A table as the training table was read, with the target if it is there and wanted."""
+        table = self._fitted().schema.read(df, with_target=with_target)
+        _warn(table, None)
+        return table
+
+    def predict(self, df: Any, orderings: int = 1) -> pd.DataFrame:
+        """A row for each set: its id, ``prediction`` and, of classes, ``probability_…`` of each."""
+        table = self.read(df, with_target=False)
+        outputs = self._outputs(self._joined(table.data), orderings)
+        columns = [outputs]
+        if self.schema.classes is not None:
+            columns = [self.estimator.classes_[outputs.argmax(axis=1)], *outputs.T]
+        return pd.DataFrame(dict(zip(self._columns(), [table.set_ids, *columns], strict=True)))
+
+    def evaluate(self, df: Any) -> Metrics:
+        """The metrics on a table with the target: accuracy, log loss, AUC, average precision; or RMSE, MAE, R².
+
+        ``…_ci`` are 95 % intervals over sets.
+        """
+        table = self._with_target(df)
+        outputs = self._outputs(self._joined(table.data))
+        return metrics_of(self.schema.task, table.data.targets.numpy(), outputs, self.random_state)  # type: ignore
+
+    def importance(self, df: Any, repeats: int = 3) -> pd.DataFrame:
+        """How much worse the log loss (or RMSE) gets when a feature's values are dealt to other rows at random.
+
+        Static features are dealt to other sets. The most important feature comes first.
+        """
+        table = self._with_target(df)
+        data, draws = table.data, np.random.default_rng(self.random_state)
+        metric = "log_loss" if self.schema.task == "classification" else "rmse"
+        parts = [("elements", feature.name, feature.width) for feature in self.schema.features]
+        parts += [("elements", self.schema.time, 2)] if self.schema.time is not None else []
+        starts = [*np.cumsum([0, *(width for *_, width in parts)])[:-1]]
+        static = [("static", feature.name, feature.width) for feature in self.schema.static]
+        starts += [*np.cumsum([0, *(width for *_, width in static)])[:-1]]
+        rows, truth = [], data.targets.numpy()  # type: ignore[union-attr]
+
+        def loss(of: SetData) -> float:
+            return metrics_of(self.schema.task, truth, self._outputs(self._joined(of)))[metric]
+
+        given = loss(data)
+        for (kind, name, width), start in zip([*parts, *static], starts, strict=True):
+            worse = []
+            for _ in range(repeats):
+                values = getattr(data, kind).clone()
+                columns = slice(int(start), int(start) + width)
+                values[:, columns] = values[torch.from_numpy(draws.permutation(len(values)))][:, columns]
+                worse.append(loss(dataclasses.replace(data, **{kind: values})) - given)
+            rows.append({"feature": name, f"{metric}_increase": np.mean(worse), "spread": np.std(worse)})
+        return pd.DataFrame(rows).sort_values(f"{metric}_increase", ascending=False, ignore_index=True)
+
+    def audit(self, df: Any, sets: int = 1000, *, seed: int = 0, **options: Any) -> Any:
+        """The audit of :func:`anyorder.audit`: does the order of the rows in the table matter?
+
+        Rows are reordered as in the table. With times that is a new order within ties alone, for the model reads rows
+        sorted by time. At most ``sets`` sets are audited, drawn by ``seed``; no empty one.
+        """
+        table = df if isinstance(df, Table) else self.read(df)
+        data = self._joined(table.data)
+        chosen = data.lengths.nonzero()[:, 0]
+        if len(chosen) > sets:
+            draws = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
+            chosen = chosen[draws[:sets].sort().values]
+
+        def outputs(orders: list[Any]) -> np.ndarray:
+            rows = [torch.as_tensor(order)[:, 0].long() for order in orders]  # of the elements, in another order
+            if data.ties is not None:
+                rows = [row[data.ties[row].argsort(stable=True)] for row in rows]
+            lengths = torch.tensor([0, *map(len, rows)])
+            numbers = torch.bucketize(torch.stack([row[0] for row in rows]), data.offsets, right=True) - 1
+            flat, static = torch.cat(rows), None if data.static is None else data.static[numbers]
+            read = SetData(data.elements[flat], lengths.cumsum(0), static=static)
+            return self._outputs(read)
+
+        rows = torch.arange(len(data.elements), dtype=torch.float64)[:, None]
+        labels = None if data.targets is None else data.targets[chosen].numpy()
+        elements = [rows[data.offsets[i] : data.offsets[i + 1]].numpy() for i in chosen.tolist()]
+        options["set_names"] = [str(table.set_ids[i]) for i in chosen.tolist()]
+        classes = None if self.schema.classes is None else [str(c) for c in self.schema.classes]
+        report = audit(outputs, elements, labels=labels, task=self.schema.task, class_names=classes, **options)
+        shown = [
+            dataclasses.replace(case, elements=self.schema.decode(data.elements[case.elements[:, 0].astype(int)]))
+            for case in report.worst
+        ]
+        features = [feature.name for feature in self.schema.features]
+        return dataclasses.replace(report, worst=shown, feature_names=features)
+
+    def stream(self) -> TableStream:
+        """A set whose rows arrive in the order of their times, at constant memory and cost per row."""
+        if self.pooled:
+            raise InputError("a model with pooled statistics reads whole sets; to stream, fit with pooled=False")
+        return TableStream(self._fitted())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model folder (:func:`anyorder.save`)."""
+        kept = {"table": self._fitted().schema.to_dict(), "pooled": self.pooled, "held_out": self.held_out}
+        save(self.estimator, path, preprocessing=kept, log=self.estimator.history_)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TableModel:
+        """The model of a folder that :meth:`save` or ``anyorder train`` wrote."""
+        saved = open_model(path)
+        kept = saved.preprocessing
+        if saved.estimator is None or not kept:
+            raise InputError(f"{path} holds a model that was not trained on a table; use anyorder.load")
+        schema = TableSchema.from_dict(kept["table"])
+        estimator, network = saved.estimator, saved.model
+        classes = tuple(getattr(estimator, "classes_", np.array([])).tolist())
+        fits = (schema.width, schema.classes or ()) == (network.in_features, classes)
+        if not fits or len(classes) not in (0, network.out_features):
+            raise InputError(f"{path}: the table's schema in config.json does not fit the model; use another copy")
+        model = cls(task=schema.task, missing=schema.missing, tie_within=schema.tie_within, pooled=kept["pooled"])
+        model.estimator, model.schema, model.held_out = estimator, schema, kept["held_out"]
+        return model
+
+    def summary(self) -> list[str]:
+        """The metrics on the sets held out, in lines of text, and whether the yardstick is ahead."""
+        if not self.held_out:
+            return []
+        lines = [f"on {self.held_out['sets']} sets held out from training, with 95 % intervals:"]
+        columns = {"this model": self.held_out["model"]}
+        if "yardstick" in self.held_out:
+            columns["pooled features with boosting"] = self.held_out["yardstick"]
+        lines += as_lines(columns)
+        if "ahead" in self.held_out:
+            name, (low, high) = self.held_out["ahead"]
+            if high < 0:
+                lines.append(f"pooled features with boosting are ahead in {name}: prefer them, or give more sets")
+            elif low <= 0:
+                lines.append(f"neither is clearly ahead in {name} on so few sets")
+        return lines
+
+    # The parts ------------------------------------------------------------------------------------------------------
+
+    def _fitted(self) -> TableModel:
+        if self.estimator is None:
+            raise InputError("this TableModel is not fitted; call fit first")
+        return self
+
+    def _with_target(self, df: Any) -> Table:
+        table = self.read(df)
+        if table.data.targets is None:
+            raise InputError(f"the table has no target column {self.schema.target!r}, which the metrics need")
+        return table
+
+    def _joined(self, data: SetData) -> SetData:
+        """The sets with pooled statistics among their static features; 0, the mean, where there is none."""
+        if not self.pooled:
+            return data
+        statistics = torch.from_numpy(np.nan_to_num(pooled(data, self.schema)).astype(np.float32))
+        static = statistics if data.static is None else torch.cat([data.static, statistics], 1)
+        return dataclasses.replace(data, static=static)
+
+    def _outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
+        """Probabilities ``[N, K]``, or numbers ``[N]``."""
+        read = self.estimator.predict if self.schema.classes is None else self.estimator.predict_proba
+        return read(data, orderings)
+
+    def _split(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """The sets to learn from, and those held out; of each class its share, where it has two sets."""
+        sets = np.arange(len(table.data))
+        held = round(self.test_fraction * len(sets))
+        if held == 0:
+            return sets, sets[:0]
+        strata = None
+        if table.schema.classes is not None:
+            targets = table.data.targets.numpy()  # type: ignore[union-attr]
+            counts = np.bincount(targets)
+            strata = targets if counts[counts > 0].min() >= 2 and held >= len(counts) else None
+        train, test = train_test_split(sets, test_size=held, random_state=self.random_state, stratify=strata)
+        return np.sort(train), np.sort(test)
+
+    def _compare(self, table: Table, train: np.ndarray, test: np.ndarray) -> None:
+        task, data = self.schema.task, table.data
+        truth = data.targets.numpy()  # type: ignore[union-attr]
+        ours = self._outputs(self._joined(data.select(test)))
+        self.held_out = {"sets": len(test), "model": metrics_of(task, truth[test], ours, self.random_state)}
+        if not self.yardstick:
+            return
+        features = pooled(data, self.schema)
+        features = features if data.static is None else np.hstack([data.static.numpy(), features])
+        weight = self.options.get("class_weight")
+        weights = None if weight is None else compute_sample_weight(weight, table.labels[train])  # type: ignore[index]
+        rival = boosted(task, features[train], truth[train], weights, self.random_state)
+        theirs = rival.predict(features[test])
+        if task == "classification":
+            theirs = np.zeros_like(ours)
+            theirs[:, rival.classes_] = rival.predict_proba(features[test])
+        self.held_out["yardstick"] = metrics_of(task, truth[test], theirs, self.random_state)
+        self.held_out["ahead"] = difference(task, truth[test], ours, theirs, self.random_state)
+
+    def _check_progress(self, targets: np.ndarray) -> None:
+        """Refuse a network whose loss ends far above that of a constant prediction: the best epoch was luck."""
+        loss, constant = self.estimator.history_[-1]["loss"], 1.0
+        if self.schema.task == "classification":
+            shares = np.bincount(targets) / len(targets)
+            constant = -float((shares * np.log(np.maximum(shares, 1e-12))).sum())
+        elif self.options.get("loss") == "poisson":
+            return
+        if loss > _FAILED * max(constant, 0.1):
+            self.estimator = None
+            raise Diverged(
+                f"training failed: the loss is {loss:.3g}, that of a constant prediction {constant:.3g}; "
+                "lower the learning rate"
+            )
+
+    def _columns(self) -> list[str]:
+        """The names of the columns of predictions."""
+        names = [self.schema.set_id, "prediction", *(f"probability_{c}" for c in self.schema.classes or ())]
+        if self.schema.set_id in names[1:]:
+            raise InputError(f"the column {self.schema.set_id!r} has the name of a column of predictions; rename it")
+        return names
+
+
+class TableStream:
+    """Rows of one set as they arrive, in the order of their times. :meth:`value` is the prediction so far."""
+
+    def __init__(self, model: TableModel) -> None:
+        self._model, self._stream = model, Stream(model.estimator.model_)
+        self._context: pd.DataFrame | None = None  # of the set's start, the last distinct time, the last tie
+
+    def update(self, rows: Any) -> None:
+        """Read more rows: a frame, or a mapping of columns. A row earlier than the last one is refused."""
+        schema = self._model.schema
+        frame = pd.DataFrame(rows)
+        if schema.time is None:
+            self._stream.update(schema.encode(frame))
+            return
+        known = 0 if self._context is None else len(self._context)
+        frame = pd.concat([self._context, frame], ignore_index=True) if known else frame
+        order, ties = schema.ties_of_rows(frame)
+        if (order[:known] != np.arange(known)).any():
+            raise InputError(f"rows must arrive in the order of {schema.time!r}; a row is earlier than the last one")
+        self._stream.update(schema.encode(frame)[known:])
+        starts = np.flatnonzero(np.diff(ties, prepend=-1))[-2:]
+        kept = np.unique([0, starts[0], *range(starts[-1], len(frame))])
+        self._context = frame.iloc[order[kept]]
+
+    def value(self, static: Any = None) -> Tensor:
+        """The probability of each class, or the number, for the rows so far.
+
+        ``static``: the static features of the set, a mapping of columns.
+        """
+        schema, given = self._model.schema, None
+        if schema.static:
+            if static is None:
+                names = [feature.name for feature in schema.static]
+                raise InputTypeError(f"static must hold the static features {names}; got None")
+            given = schema.encode_static(static)[0]
+        output = self._stream.value(given)
+        return output if schema.classes is None else output.softmax(0)
+
+
+def _about(table: Table) -> list[str]:
+    """What was read, in lines."""
+    data, schema = table.data, table.schema
+    aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
+    lines = [
+        f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
+        f"rows, {len(schema.features)} features, {aim} to predict"
+    ]
+    if data.ties is not None:
+        _, sizes = data.ties.unique_consecutive(return_counts=True)
+        share = float(sizes[sizes > 1].sum()) / len(data.ties)
+        words = "training ignores their order" if share else "there is no accidental order to ignore"
+        lines.append(
+            f"rows are sorted by {schema.time}; {share:.1%} share their time with another of their set: {words}"
+        )
+    for feature in schema.features:
+        if feature.categories:
+            lines.append(f"{feature.name}: read as {len(feature.categories)} categories")
+    return lines
+
+
+def _warn(table: Table, say: Callable[[str], None] | None) -> None:
+    """Give the warnings about a table."""
+    for note in table.notes:
+        if say is None:
+            warnings.warn(note, TableWarning, stacklevel=4)
+        else:
+            say(note)
