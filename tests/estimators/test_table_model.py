@@ -239,3 +239,12 @@ def test_what_needs_a_fit_or_the_target_says_so(fitted):
     with pytest.raises(InputError, match="pooled=False"):
         fitted.stream()
     assert dataclasses.is_dataclass(fitted.schema)
+
+
+def test_a_training_that_begins_badly_and_goes_on_is_kept():
+    """A sum over 400 elements begins far off."""
+    draws = np.random.default_rng(0)
+    rows = pd.DataFrame({"set": np.arange(16_000) // 400, "x": draws.normal(size=16_000)})
+    rows["up"] = np.where(rows.groupby("set")["x"].transform("sum") > 0, "yes", "no")
+    model = ao.TableModel(model="deepsets", epochs=2, learning_rate=3e-5, pooled=False, yardstick=False)
+    assert len(model.fit(rows, set_id="set", target="up").predict(rows)) == 40

@@ -26,7 +26,7 @@ from anyorder.estimators.regressor import LOSSES, SetRegressor
 from anyorder.estimators.tables import Table, TableSchema, TableWarning, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
-_FAILED = 5.0  # times the loss of a constant prediction: a training that learnt nothing and lost itself
+_FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell
 _SMALL = 2000  # sets, below which the network is narrow
 _KINDS = {"classification": SetClassifier, "regression": SetRegressor}
 
@@ -358,13 +358,14 @@ class TableModel:
 
     def _check_progress(self, targets: np.ndarray) -> None:
         """Refuse a network whose loss ends far above that of a constant prediction: the best epoch was luck."""
-        loss, constant = self.estimator.history_[-1]["loss"], 1.0
+        first, loss = (self.estimator.history_[epoch]["loss"] for epoch in (0, -1))
+        constant = 1.0
         if self.schema.task == "classification":
             shares = np.bincount(targets) / len(targets)
             constant = -float((shares * np.log(np.maximum(shares, 1e-12))).sum())
         elif self.options.get("loss") == "poisson":
             return
-        if loss > _FAILED * max(constant, 0.1):
+        if loss > _FAILED[loss <= first] * max(constant, 0.1):
             self.estimator = None
             raise Diverged(
                 f"training failed: the loss is {loss:.3g}, that of a constant prediction {constant:.3g}; "
