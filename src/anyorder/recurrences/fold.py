@@ -233,10 +233,10 @@ class Fold(Recurrence):
             first = start if self.layers == 1 else start[:, layer]
             maps = (self.features[layer], self.coefficients[layer])
             weights = [parameter for linear in maps for parameter in (linear.weight, linear.bias)]
-            states, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
+            states, last, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
             gram = gram or Gram(*(layout.unsort(F.pad(x, (0, 0, 0, layout.batch - len(x)))) for x in sums))
             layers.append(states)
-            lasts.append(layout.last(states, first))
+            lasts.append(layout.unsort(last))
         _require_finite(lasts)
         return Passed(self._stack(lasts), lambda row: self._stack([states[row] for states in layers]), kept=gram)
 
