@@ -70,8 +70,9 @@ class Coefficients(NamedTuple):
         """From θ, b, β, α side by side: a = cos θ, so c = 2 sin²(θ/2) is exact near 0."""
         turning, adding = channels.product + channels.affine, channels.affine + channels.sum
         theta, b, beta, alpha = columns.split([turning, adding, channels.greatest, channels.maxplus], 1)
-        c = F.pad(2 * torch.sin(theta / 2).square(), (0, channels.sum))  # c = 0: a sum; b = 0: a product
-        return cls(c, F.pad(b, (channels.product, 0)), beta, alpha)
+        c = torch.sin(theta * 0.5).square() * 2
+        c = F.pad(c, (0, channels.sum)) if channels.sum else c  # c = 0: a sum
+        return cls(c, F.pad(b, (channels.product, 0)) if channels.product else b, beta, alpha)  # b = 0: a product
 
 
 class Gram(NamedTuple):
@@ -123,12 +124,12 @@ class _Layer(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         states = rows.new_empty(len(rows), first.shape[1])
         sums = first.new_zeros(3, sizes[0], channels.affine, dtype=torch.float64)
-        cut, width, last, kept = channels.linear, channels.coefficients + len(weights[0]), first.clone(), []
+        cut, width, last = channels.linear, channels.coefficients + len(weights[0]), first.clone()
+        kept: list[Tensor] = []
         for span, begin, n in _blocks(sizes, width):
-            features, columns = _columns(rows[span], weights)
+            c, b, beta, alpha = (block := _block(rows[span], weights, channels))[2:]
             if len(rows) * width <= KEPT:
-                kept += [features, columns]
-            c, b, beta, alpha = Coefficients.of(columns, channels)
+                kept += block
             found = states[begin : begin + n] if span.start else first[:n]
             before = found[:, :cut]
             for a, plus, after in zip((1 - c).split(n), b.split(n), states[span, :cut].split(n), strict=True):
@@ -158,18 +159,23 @@ class _Layer(torch.autograd.Function):
         running = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
         cut, middle = channels.linear, channels.middle
         for span, begin, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
-            columns, features = (kept.pop(), kept.pop()) if kept else _columns(rows[span], weights)[::-1]
-            c, b, beta, alpha = Coefficients.of(columns, channels)
-            found = states[begin : begin + n] if span.start else first[:n]
-            before = torch.cat([found, states[span.start : span.stop - n]])
+            block = [kept.pop() for _ in range(6)][::-1] if kept else _block(rows[span], weights, channels)
+            features, columns, c, b, beta, alpha = block
+            before = states[begin : span.stop - n]
+            if begin + n != span.start:  # the step before is the start, or has more rows
+                found = states[begin : begin + n] if span.start else first[:n]
+                before = torch.cat([found, states[span.start : span.stop - n]])
             shift = F.pad(alpha, (channels.max, 0)) if channels.maxplus else 0
-            stays = (before[:, cut:] + shift >= beta).to(rows.dtype)  # the state is greatest, not the element
-            keep, total = torch.cat([1 - c, stays], 1), torch.empty_like(before)
-            grads = [None] * (len(keep) // n) if to_states is None else to_states[span].split(n)
-            for grad, a, out in reversed(list(zip(grads, keep.split(n), total.split(n), strict=True))):
-                out.copy_(running[:n]) if grad is None else torch.add(grad, running[:n], out=out)
-                torch.mul(out, a, out=running[:n])
-            to_b, to_c = total[:, :cut].clone(), total[:, :cut] * -before[:, :cut]
+            keep, total = torch.empty_like(before), torch.empty_like(before)
+            torch.sub(1, c, out=keep[:, :cut])
+            stays = keep[:, cut:].copy_(before[:, cut:] + shift >= beta)  # the state is greatest, not the element
+            grads = reversed([None] * (len(keep) // n) if to_states is None else to_states[span].split(n))
+            share, later = keep.new_ones(()), running[:n]
+            for grad, a, out in zip(grads, reversed(keep.split(n)), reversed(total.split(n)), strict=True):
+                torch.mul(later, share, out=out) if grad is None else torch.addcmul(grad, later, share, out=out)
+                share, later = a, out
+            torch.mul(later, share, out=running[:n])
+            to_b, to_c = total[:, :cut].clone(), (total[:, :cut] * before[:, :cut]).neg_()
             if to_sums[0] is not None:
                 to_cc, to_cb, to_bb = ((k * to[:n]).to(rows.dtype) for k, to in zip((2, 1, 2), to_sums, strict=True))
                 cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
@@ -188,11 +194,12 @@ class _Layer(torch.autograd.Function):
         return to_rows, running, None, None, *to_weights
 
 
-def _columns(rows: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The features of rows, and θ, b, β, α side by side."""
+def _block(rows: Tensor, weights: Sequence[Tensor], channels: Channels) -> tuple[Tensor, ...]:
+    """The features of rows, θ, b, β, α side by side, and the coefficients."""
     w_in, b_in, w_out, b_out = weights
     features = torch.addmm(b_in, rows, w_in.t()).relu_()
-    return features, torch.addmm(b_out, features, w_out.t())
+    columns = torch.addmm(b_out, features, w_out.t())
+    return features, columns, *Coefficients.of(columns, channels)
 
 
 def _blocks(sizes: Sequence[int], width: int) -> Iterator[tuple[slice, int, int]]:
