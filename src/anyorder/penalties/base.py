@@ -73,7 +73,9 @@ class Penalty(ABC):
         object.__setattr__(self, "counts", counts)
         if self.reduction == "none":
             return values
-        share = counts.to(values.dtype) if weights is None else counts * weights.to(values)
+        if weights is None:
+            return values.sum() / counts.sum().clamp(min=1)
+        share = counts * weights.to(values)
         total = share.sum()
         return (values * share).sum() / torch.where(total > 0, total, 1.0)
 
