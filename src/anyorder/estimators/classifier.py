@@ -20,7 +20,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     >>> X = [np.random.default_rng(n).random((n % 4 + 1, 2)) for n in range(40)]
     >>> y = ["many" if len(x) > 2 else "few" for x in X]
-    >>> classifier = SetClassifier(epochs=30, random_state=0).fit(X, y)
+    >>> classifier = SetClassifier(epochs=60, random_state=0).fit(X, y)
     >>> classifier.score(X, y) > 0.9
     True
     """
