@@ -81,6 +81,19 @@ def test_the_spread_of_a_larger_batch_makes_parts_add_up_to_the_whole(law: str) 
     torch.testing.assert_close(sum(parts) / counts, whole)
     names = list(r.parameters())
     torch.testing.assert_close(torch.autograd.grad(sum(parts) / counts, names), torch.autograd.grad(whole, names))
+    part = replace(penalty, reduction="none")
+    alone = [part(r, elements[i : i + 1], lengths[i : i + 1], spread=spread)[0] for i in range(len(sizes))]
+    torch.testing.assert_close(part(r, elements, lengths), torch.stack(alone))
+
+
+def test_the_gradient_of_a_relative_penalty_does_not_reward_smaller_states() -> None:
+    r, elements = make("gru"), torch.randn(4, 5, 2, dtype=torch.float64)
+    scale = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    for law in ("random", "given", "subset"):
+        for relative in (True, False):
+            penalty = replace(LAWS[law], of=lambda state: scale * state, relative=relative)
+            (slope,) = torch.autograd.grad(value(penalty, r, elements), scale)
+            assert (slope.abs().max() < 1e-9) == relative
 
 
 def test_spread_is_twice_the_variance_of_the_end_states_and_has_a_floor() -> None:

@@ -66,20 +66,25 @@ def test_a_scan_of_ones_own_gives_the_states_of_the_loop() -> None:
         one, other = (r.scan(elements, lengths, state=state) for r in (own, loop))
         for name in ("last", "states", "output", "start"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name))
+    gradients = torch.autograd.grad(one.output.sum(), list(block.parameters()))
+    assert all(g.isfinite().all() for g in gradients)
     assert block.scans == 2
     assert own.scan(elements[:, :0]).last.shape == (5, 3)
     assert set(own.state_dict()) == set(loop.state_dict())
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_every_law_uses_the_scan_and_has_the_loops_value_and_gradient(law: str) -> None:
+@pytest.mark.parametrize("continued", [False, True])
+def test_every_law_uses_the_scan_and_has_the_loops_value_and_gradient(law: str, continued: bool) -> None:
     block, own, loop = pair()
     elements, lengths = ragged()
+    state = torch.full((5, 3), 9.0, dtype=torch.float64) if continued else None
     options = {"ties": torch.zeros(5, 5)} if law == "ties" else {}
     found = []
     for r in (own, loop):
         block.scans = 0
-        value = LAWS[law](r, elements, lengths, generator=torch.Generator().manual_seed(0), **options)
+        trajectory = r.scan(elements, lengths, state=state)
+        value = LAWS[law](trajectory, generator=torch.Generator().manual_seed(0), **options)
         gradients = torch.autograd.grad(value, list(r.parameters()), allow_unused=True)
         found.append((value, [torch.zeros(()) if g is None else g for g in gradients]))
         expected = 1 if law in ("given", "window", "ties") else 2  # the pass, and one over prefixes or orderings

@@ -254,7 +254,7 @@ def _no_start(batch_size: int) -> State:
 
 def _is_output_and_state(new: Any, state: State) -> bool:
     """Whether a step returned (output, state) rather than a state."""
-    return isinstance(new, tuple) and len(new) == 2 and shapes(new) != shapes(state) and shapes(new[1]) == shapes(state)
+    return isinstance(new, tuple) and len(new) == 2 and shapes(new[1]) == shapes(state)
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None, scan: Scan | None = None) -> Recurrence:
