@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 
 from anyorder.checks import InputError
-from anyorder.files import load_tensors, save_tensors, tensors_to_bytes, write_atomically
+from anyorder.files import tensors_from_bytes, tensors_to_bytes, write_atomically
 
 
-def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
+def test_tensors_and_metadata_come_back_bit_equal():
     tensors = {
         "float": torch.randn(3, 4, dtype=torch.float64),
         "half": torch.randn(2).to(torch.bfloat16),
@@ -28,8 +28,7 @@ def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
     }
     tensors |= {"tied": tensors["half"], "part": tensors["half"][:1]}
     metadata = {"epoch": 3, "history": [{"loss": 0.5, "gap": None}], "nested": {"text": "é\n"}}
-    save_tensors(tmp_path / "state.safetensors", tensors, metadata)
-    loaded, words = load_tensors(tmp_path / "state.safetensors")
+    loaded, words = tensors_from_bytes(tensors_to_bytes(tensors, metadata))
     assert words == metadata
     assert loaded.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -37,13 +36,11 @@ def test_tensors_and_metadata_come_back_bit_equal(tmp_path):
         assert torch.equal(loaded[name], tensor)
 
 
-def test_no_truncated_file_loads(tmp_path):
+def test_no_truncated_file_loads():
     whole = tensors_to_bytes({"w": torch.randn(50)}, {"epoch": 1})
-    path = tmp_path / "part.safetensors"
     for size in range(0, len(whole), 7):
-        path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=r"part\.safetensors"):
-            load_tensors(path)
+        with pytest.raises(InputError, match="part"):
+            tensors_from_bytes(whole[:size], "part")
 
 
 class Exploit:
@@ -64,11 +61,9 @@ class Exploit:
         (safetensors.torch.save({"w": torch.ones(1)}, {"anyorder": "[1, 2]"}), "damaged"),
     ],
 )
-def test_hostile_files_give_one_clear_error(tmp_path, data, message):
-    path = tmp_path / "hostile.safetensors"
-    path.write_bytes(data)
+def test_hostile_files_give_one_clear_error(data, message):
     with pytest.raises(InputError, match=message) as caught:
-        load_tensors(path)
+        tensors_from_bytes(data)
     assert len(str(caught.value)) < 500
     assert not os.path.exists("/tmp/anyorder-was-fooled")
 
@@ -106,18 +101,18 @@ def test_readers_never_see_half_a_file_while_a_writer_is_killed(tmp_path):
     path = tmp_path / "state.safetensors"
     script = f"""
 import torch
-from anyorder.files import save_tensors
+from anyorder.files import tensors_to_bytes, write_atomically
 step = 0
 while True:
-    save_tensors({str(path)!r}, {{"w": torch.full((200_000,), float(step))}}, {{"step": step}})
+    write_atomically({str(path)!r}, tensors_to_bytes({{"w": torch.full((200_000,), float(step))}}, {{"step": step}}))
     print(step, flush=True)
     step += 1
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
         for _ in range(12):
             writer.stdout.readline()
-            tensors, metadata = load_tensors(path)
+            tensors, metadata = tensors_from_bytes(path.read_bytes())
             assert (tensors["w"] == metadata["step"]).all()
         writer.kill()
-    tensors, metadata = load_tensors(path)
+    tensors, metadata = tensors_from_bytes(path.read_bytes())
     assert (tensors["w"] == metadata["step"]).all()

@@ -39,16 +39,6 @@ def run(trial: Trial, data: object, workdir: Path) -> list[dict]:
     ]
 
 
-def in_two_halves(trial: Trial, data: object, workdir: Path) -> list[dict]:
-    """The first half is kept; the second is interrupted once."""
-    if not (workdir / "half").exists():
-        time.sleep(0.4)
-        (workdir / "half").touch()
-        time.sleep(0.8)
-        raise KeyboardInterrupt
-    return run(trial, data, workdir)
-
-
 def report_threads(trial: Trial, data: object, workdir: Path) -> list[dict]:
     return [{**run(trial, data, workdir)[0], "metrics": {"threads": torch.get_num_threads()}}]
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"  # of a model folder
-_TABLES = ("csv", "tsv", "txt", "parquet", "pq")
 
 
 def home() -> Path:
@@ -26,31 +25,10 @@ def home() -> Path:
     return Path(os.environ.get("ANYORDER_HOME") or os.path.join(cache, "anyorder")).expanduser()
 
 
-def table_ending(path: str | os.PathLike[str]) -> str:
-    """The format of a table, from the file's name and without the dot."""
-    ending = Path(path).name.lower().removesuffix(".gz").rpartition(".")[2]
-    if ending not in _TABLES:
-        raise InputError(f"{path} has an unknown ending; a table must end in .csv, .tsv or .parquet")
-    return ending
-
-
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a folder that holds a saved model and nothing else, so that it may be replaced."""
     folder = Path(path)
     return folder.is_dir() and {p.name for p in folder.iterdir()} - {LOG} == {CONFIG, WEIGHTS}
-
-
-def require_model_folder(path: str | os.PathLike[str]) -> None:
-    """Refuse what cannot be a model folder; name the model that an interrupted save has left beside it."""
-    folder = Path(path)
-    if (folder / CONFIG).is_file():
-        return
-    near = folder.resolve()
-    kept = [p for kind in ("new", "old") for p in near.parent.glob(f".{near.name}.*.{kind}") if is_model_folder(p)]
-    hint = f"it must hold {CONFIG} and {WEIGHTS}, as anyorder train and anyorder.save write them"
-    if kept and not folder.exists():
-        hint = f"a save was cut short; the model is {kept[0]}, rename that to {near}"
-    raise InputError(f"{folder} is not a model folder; {hint}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -85,18 +63,6 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
-) -> None:
-    """Write named tensors and JSON-able ``metadata`` as one safetensors file, atomically."""
-    write_atomically(path, tensors_to_bytes(tensors, metadata))
-
-
-def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and metadata that :func:`save_tensors` wrote. Never runs code found in the file."""
-    return tensors_from_bytes(Path(path).read_bytes(), str(path))
-
-
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
     """Named tensors and JSON-able ``metadata`` in the safetensors format.
 
@@ -113,7 +79,10 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] 
 
 
 def tensors_from_bytes(data: bytes, source: str = "the snapshot") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and metadata of :func:`tensors_to_bytes`; an error names ``source`` if they are damaged."""
+    """The tensors and metadata of :func:`tensors_to_bytes`; an error names ``source`` if they are damaged.
+
+    Never runs code found in the data.
+    """
     import safetensors.torch
 
     try:

@@ -20,7 +20,7 @@ from typer.main import get_command
 import anyorder as ao
 from anyorder.__main__ import main
 from anyorder.cli.app import app
-from anyorder.files import load_tensors, save_tensors
+from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training.checkpoint import Checkpoint
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -136,7 +136,6 @@ def test_the_page_for_new_users_runs_from_the_csv_to_the_stream(succeed, tmp_pat
 
     step, readout = (onnxruntime.InferenceSession(f) for f in ("model.onnx", "model.readout.onnx"))
     words = json.loads(step.get_modelmeta().custom_metadata_map["anyorder"])
-    assert words["classes"] == ["large", "small"]
     assert words["preprocessing"]["table"] == json.loads(json.dumps(names["schema"].to_dict()))
     state = {name: np.array(value, np.float32) for name, value in words["start"].items()}
     for element in names["schema"].encode(new[new["basket"] == 299]).numpy():
@@ -224,7 +223,7 @@ def test_every_option_of_the_training_reaches_it(succeed, table):
         "patience": 5,
         "validation_fraction": 0.2,
         "random_state": 3,
-        "tensorboard": False,  # what was only written down is not part of the model
+        "tensorboard": None,  # what was only written down is not part of the model
         "workdir": None,
         "verbose": False,
     }
@@ -255,7 +254,6 @@ def test_train_says_how_it_read_the_table_and_what_it_kept(succeed, tmp_path):
     assert "sets are sorted by when" in out
     (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap [\d.]+", out)
     assert int(kept) == ao.load(tmp_path / "model").best_epoch_
-    assert "is still above the target (0.01). Train longer" in out
     assert "sorted by" not in succeed(f"{TRAIN} --time when --penalty-weight 0.1 --force")
 
 
@@ -349,17 +347,6 @@ def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(succeed, 
     assert read["visit"].tolist() == list(dict.fromkeys(rows["visit"]))
     assert set(read["prediction"]) <= {"up", "down"}
     np.testing.assert_allclose(read["probability_up"] + read["probability_down"], 1, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("written", "ids"), [("{}", [-2, 0, 12]), ("0{}", ["0-2", "00", "012"]), ("{}.0", ["-2.0", "0.0", "12.0"])]
-)
-def test_ids_of_a_csv_file_are_whole_numbers_in_parquet_only_where_all_are_written_so(succeed, here, written, ids):
-    rows = visits(3, seed=1)
-    rows["visit"] = rows["visit"].map(dict(zip(dict.fromkeys(rows["visit"]), [-2, 0, 12], strict=True)))
-    rows.assign(visit=rows["visit"].map(written.format)).to_csv("new.csv", index=False)
-    succeed("predict model new.csv --out p.parquet")
-    assert pd.read_parquet("p.parquet")["visit"].tolist() == ids
 
 
 # --- audit
@@ -478,12 +465,6 @@ BAD_WORDS = {
     "weight": (f"{TRAIN} --force --penalty-weight much", "--penalty-weight"),
     "negative weight": (f"{TRAIN} --force --penalty-weight=-1", "penalty_weight"),
     "clip": (f"{TRAIN} --force --clip 0", "clip"),
-    "epochs": (f"{TRAIN} --force --epochs 0", "--epochs"),
-    "hidden": (f"{TRAIN} --force --hidden 10000000", "--hidden"),
-    "fraction": (f"{TRAIN} --force --validation-fraction 1", "--validation-fraction"),
-    "seed": (f"{TRAIN} --force --seed=-1", "--seed"),
-    "largest seed": (f"{TRAIN} --force --seed {2**32}", "--seed"),
-    "truncate": (f"{TRAIN} --force --truncate 1", "--truncate"),
     "truncate without a step": (f"{ANY_MODEL} --force --model set-transformer --truncate 3", "truncate"),
     "feature": (f"{TRAIN} --force --features dosee", "did you mean 'dose'"),
     "unlabeled": (f"{TRAIN} --force --unlabeled other.csv", "drug"),
@@ -494,15 +475,12 @@ BAD_WORDS = {
     "a model without a table": ("predict plain t.csv --out p.csv", "was not trained on a table"),
     "other features": ("predict model other.csv --out p.csv", "drug"),
     "text at predict": ("predict model text.csv --out p.csv", "dose"),
-    "orderings of predict": ("predict model t.csv --orderings 0 --out p.csv", "--orderings"),
     "existing output": ("predict model t.csv --out t.csv", "t.csv exists; choose another file"),
     "strange output": ("predict model t.csv --out p.xlsx", "p.xlsx must end in .csv or .parquet"),
     "output below a file": ("predict model t.csv --out t.csv/p.csv", "t.csv"),
     "folder as output": ("predict model t.csv --out folder.csv --force", "folder.csv is a folder; choose another file"),
     "existing page": ("audit model t.csv --out page.html", "page.html exists"),
     "strange page": ("audit model t.csv --out page", "page must end in .html"),
-    "sets": ("audit model t.csv --sets 0 --out a.html", "--sets"),
-    "orderings": ("audit model t.csv --orderings 0 --out a.html", "--orderings"),
     "strange label": ("audit model strange.csv --out a.html", "sideways"),
     "existing graph": ("export model --onnx m.onnx", "m.readout.onnx exists"),
     "strange graph": ("export model --onnx m.pt", "must end in .onnx"),
@@ -510,7 +488,6 @@ BAD_WORDS = {
     "experiment": ("reproduce parety", "did you mean 'parity'"),
     "scale": ("reproduce parity --scale laptp", "did you mean 'laptop'"),
     "engine": ("reproduce parity --engine rai", "engine"),
-    "jobs": ("reproduce parity --jobs 0", "--jobs"),
     "data set": ("data where nosuch", "nosuch"),
 }
 
@@ -543,7 +520,16 @@ def test_bad_settings_are_told_before_the_table_is_read(refused, tmp_path, optio
     assert "must be" in refused(f"{TRAIN} {option}")
 
 
-@pytest.mark.parametrize("change", [{"classes": None}, {"features": []}, [1]])
+@pytest.mark.parametrize(
+    "change",
+    [
+        [1],
+        {"classes": None},
+        {"classes": ["down", "sideways", "up"]},
+        {"features": []},
+        {"features": [{"name": "dose", "categories": []}]},
+    ],
+)
 def test_an_edited_schema_ends_in_one_line_and_status_2(refused, here, change):
     config = json.loads((here / "model" / "config.json").read_text())
     kept = config["preprocessing"]
@@ -613,9 +599,9 @@ def test_a_training_is_not_resumed_with_other_options_or_on_another_table(refuse
 def test_a_training_of_several_processes_is_not_resumed_by_one(refused, interrupted, table):
     interrupted(TRAIN)
     (checkpoint,) = (table / "home").rglob("*.safetensors")
-    tensors, metadata = load_tensors(checkpoint)
+    tensors, metadata = tensors_from_bytes(checkpoint.read_bytes())
     metadata["run"]["processes"] = 2
-    save_tensors(checkpoint, tensors, metadata)
+    checkpoint.write_bytes(tensors_to_bytes(tensors, metadata))
     assert "processes" in refused(f"{TRAIN} --resume")
     assert checkpoint.exists()
 
@@ -635,14 +621,9 @@ def test_unfinished_trainings_are_known_by_the_model_they_write(succeed, interru
     succeed(f"{words} --resume")
 
 
-def test_a_resumed_training_replaces_a_model_only_if_it_was_started_to(succeed, refused, interrupted, here):
+def test_a_resumed_training_replaces_the_model(succeed, interrupted, here):
     interrupted(f"{TRAIN} --seed 7 --force")
     succeed(f"{TRAIN} --seed 7 --resume")
-    assert ao.load("model").random_state == 7
-    shutil.move("model", "elsewhere")
-    interrupted(f"{TRAIN} --seed 8")
-    shutil.move("elsewhere", "model")
-    assert "model exists" in refused(f"{TRAIN} --seed 8 --resume")
     assert ao.load("model").random_state == 7
 
 
@@ -650,7 +631,7 @@ def test_force_never_replaces_what_is_no_model(refused, here):
     (here / "thesis").mkdir()
     (here / "thesis" / "chapter.txt").write_text("precious")
     words = TRAIN.replace("--out model", "--out thesis")
-    assert "is not a model folder, so --force does not replace it" in refused(f"{words} --force")
+    assert "is not a model folder and is not replaced" in refused(f"{words} --force")
     assert (here / "thesis" / "chapter.txt").read_text() == "precious"
 
 

@@ -22,6 +22,8 @@ from anyorder.models import Standardised
 FORMS = {
     "gru": lambda: ao.RecurrentSetModel(3, 2, hidden=8, dropout=0.5),
     "deep lstm": lambda: ao.RecurrentSetModel(3, 2, cell="lstm", hidden=8, layers=2, encoder=(5,), readout=(4,)),
+    "fold": lambda: ao.RecurrentSetModel(3, 2, cell="fold", hidden=8, readout=(5,)),
+    "deep fold in double": lambda: ao.RecurrentSetModel(3, 2, cell="fold", hidden=8, layers=2).double(),
     "rnn in double": lambda: ao.RecurrentSetModel(3, 1, cell="rnn", hidden=8, learned_start=False).double(),
     "embedding": lambda: ao.RecurrentSetModel(1, 2, hidden=8, embedding=(9, 4, "learned")),
     "in own units": lambda: in_own_units(),

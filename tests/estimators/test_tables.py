@@ -153,7 +153,7 @@ def test_the_schema_reads_another_table_and_counts_unseen_categories(tmp_path):
     assert read.data.elements[3:5, 1:4].sum() == 0
     rows = schema.encode(frame())
     assert torch.equal(rows[[2, 5, 0, 1, 3, 4]], data.elements)
-    assert torch.equal(schema.encode({"dose": 1.0, "drug": "x", "grave": True})[0], rows[0])
+    assert torch.equal(schema.encode({"dose": [1.0], "drug": ["x"], "grave": [True]})[0], rows[0])
 
 
 def test_decoded_elements_are_those_of_the_table():
@@ -283,7 +283,7 @@ def test_a_column_without_values_is_all_gaps_to_a_schema(saved, missing):
     np.testing.assert_allclose(read.data.elements[:, 0], gap, rtol=1e-6)
     assert (read.data.elements[:, 1:] == 0).all()
     assert read.unseen == {}
-    np.testing.assert_allclose(schema.encode({"dose": None, "drug": None}), [[gap, 0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(schema.encode({"dose": [None], "drug": [None]}), [[gap, 0, 0, 0]], rtol=1e-6)
 
 
 def test_nan_is_a_gap_and_no_category():

@@ -87,7 +87,6 @@ def test_an_own_recurrence_is_read_whole():
     elements = torch.randn(5, 6, 3)
     h, c = lstm.scan(elements).last
     torch.testing.assert_close(model(elements), model.readout.head(torch.cat([h.flatten(1), c.flatten(1)], 1)))
-    assert model.describe()["state_size"] == 16
 
 
 def test_an_own_head_on_an_own_recurrence_gets_the_state_as_it_is():
@@ -111,17 +110,6 @@ def test_dropout_acts_on_what_the_read_out_reads_and_nowhere_else():
     torch.testing.assert_close(out[kept], 4 * trajectory.last[kept])
     quiet, trajectory = model.eval()(torch.randn(50, 4, 3), return_trajectory=True)
     assert torch.equal(quiet, trajectory.last)
-
-
-def test_dropout_leaves_whole_numbers_of_a_state_alone():
-    class Mean(nn.Module):
-        def forward(self, state: tuple[Tensor, Tensor]) -> Tensor:
-            return state[0] / state[1]
-
-    start = torch.zeros(1, 200), torch.zeros(1, 1, dtype=torch.int64)
-    mean = ao.recurrence(lambda element, state: (state[0] + element, state[1] + 1), start=start)
-    out = RecurrentSetModel(200, 200, mean, dropout=0.5, readout=Mean())(torch.ones(50, 4, 200))
-    assert set(out.unique().tolist()) == {0.0, 2.0}
 
 
 def test_read_out_dropout_follows_its_hidden_layers():
@@ -184,33 +172,7 @@ def test_the_average_is_the_literal_mean_over_orderings():
     torch.testing.assert_close(model.train()(elements, lengths), model.readout(trajectory.last))
 
 
-def test_votes_are_counted_literally():
-    columns = RecurrentSetModel(2, 3, hidden=4).eval()
-    single = RecurrentSetModel(2, 1, hidden=4, readout=nn.Linear(4, 1)).eval()
-    nn.init.normal_(single.readout.head.weight, std=20)
-    elements, lengths = torch.randn(4, 5, 2), torch.tensor([5, 4, 1, 0])
-    shares = average_over_orderings(columns, elements, lengths, orderings=7, seed=1, combine="vote")
-    modes = average_over_orderings(single, elements, lengths, orderings=7, seed=1, combine="vote")
-    for sample, length in enumerate(lengths.tolist()):
-        classes: Counter[int] = Counter()
-        values: Counter[float] = Counter()
-        for order in fixed_orderings(torch.tensor([length]), length, 7, seed=1)[0]:
-            classes[int(columns(elements[sample, order][None]).argmax())] += 1
-            values[round(single(elements[sample, order][None]).item())] += 1
-        torch.testing.assert_close(shares[sample], torch.tensor([classes[c] / 7 for c in range(3)]))
-        assert modes[sample].item() == min(v for v, count in values.items() if count == max(values.values()))
-
-
 # Janossy pooling
-
-
-def test_a_model_that_votes_keeps_its_outputs_in_units_of_their_own():
-    voter = Standardised(1, 1, "janossy", {"combine": "vote", "hidden": 4, "orderings": 5}).eval()
-    elements = torch.randn(20, 4, 1)
-    assert torch.equal(voter.set_units([5.0], [2.0])(elements), voter(elements).round())
-    with pytest.raises(InputError, match="out_mean"):
-        voter.set_units([0.0], [1.0], 100.0, 10.0)
-    Standardised(1, 1, "janossy", {"hidden": 4}).set_units([0.0], [1.0], 100.0, 10.0)
 
 
 def test_pi_sgd_trains_on_fresh_orderings_and_repeats_its_predictions():
@@ -235,17 +197,15 @@ def test_pi_sgd_trains_on_every_ordering_alike():
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("pooling", ["mean", "sum"])
-def test_janossy_runs_over_every_ordered_tuple(k, pooling):
-    model = JanossyPooling(2, 3, k=k, encoder=(6, 5), pooling=pooling).double()
+def test_janossy_runs_over_every_ordered_tuple(k):
+    model = JanossyPooling(2, 3, k=k, encoder=(6, 5)).double()
     lengths = [4, 3, 2, 1, 0]
     elements = torch.randn(5, 4, 2, dtype=torch.float64)
     out = model(elements, torch.tensor(lengths))
     for sample, length in enumerate(lengths):
         members = [*elements[sample, :length], *[torch.zeros(2, dtype=torch.float64)] * (k - length)]
         values = [model.phi(torch.cat(chosen)) for chosen in itertools.permutations(members, k)] if length else []
-        total = torch.stack(values).sum(0) if values else torch.zeros(5, dtype=torch.float64)
-        pooled = total / max(1, len(values)) if pooling == "mean" else total
+        pooled = torch.stack(values).mean(0) if values else torch.zeros(5, dtype=torch.float64)
         torch.testing.assert_close(out[sample], model.rho(pooled))
         torch.testing.assert_close(model(elements[sample : sample + 1, :length])[0], out[sample])
 
@@ -259,7 +219,7 @@ def test_deep_sets_stream_what_they_pool(pooling):
     elements, lengths = torch.randn(4, 6, 3, dtype=torch.float64), torch.tensor([6, 3, 1, 0])
     streamed = model.readout(model.recurrence.scan(model.encode(elements), lengths).last)
     torch.testing.assert_close(streamed, model(elements, lengths))
-    assert ao.order_gap(model, elements, lengths) < 1e-20
+    assert ao.order_gap(model, elements, lengths) < 1e-10
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -287,12 +247,10 @@ def test_settings_of_a_built_model_are_part_of_its_configuration():
     averaging = ao.RecurrentSetModel(3, 2, orderings=20)
     averaging.orderings, averaging.seed = 1, 5
     assert (averaging.config()["orderings"], averaging.config()["seed"]) == (1, 5)
-    pi_sgd = ao.JanossyPooling(3, 2)
-    pi_sgd.combine = "vote"
-    assert pi_sgd.config()["combine"] == "vote"
     in_units = Standardised(3, 2, "recurrent", {"orderings": 20})
-    in_units.orderings = 1
-    assert in_units.inner.orderings == in_units.config()["options"]["orderings"] == 1
+    assert in_units.orderings == 20
+    in_units.inner.orderings = 1
+    assert in_units.orderings == in_units.config()["options"]["orderings"] == 1
 
 
 def test_a_model_reads_the_dtype_of_weights_put_in_its_place():
@@ -313,8 +271,6 @@ def test_equivariant_layers_see_the_maximum_of_the_set():
         top = torch.stack([column.max() for column in hidden.T])
         hidden = torch.stack([torch.relu(layer.own(x) - layer.shared(top)) for x in hidden])
     torch.testing.assert_close(model(sample[None])[0], model.rho(hidden.mean(0)))
-    with pytest.raises(InputError, match="equivariant"):
-        model.encode(sample[None])
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "min", "std"])
@@ -336,15 +292,14 @@ def test_pooling_is_that_of_the_elements_alone(how):
 
 
 def test_scalers_grow_and_shrink_with_the_logarithm_of_the_size():
-    scalers = ("identity", "amplification", "attenuation")
-    options = {"phi": (2,), "rho": (), "aggregators": ("mean",), "scalers": scalers, "activation": "tanh"}
-    model = MultiAggregation(1, 6, **options, typical_size=7)
+    model = MultiAggregation(1, 24, phi=(2,), rho=(), activation="tanh", typical_size=7)
     model.rho[1] = nn.Identity()
     out = model(torch.ones(2, 63, 1), torch.tensor([63, 1]))
-    mean = model.phi(torch.ones(1))
-    assert mean.abs().min() > 0.1
-    torch.testing.assert_close(out[0], torch.cat([mean, 2 * mean, mean / 2]))  # log 64 / log 8 = 2
-    torch.testing.assert_close(out[1], torch.cat([mean, mean / 3, 3 * mean]))
+    one = model.phi(torch.ones(1))
+    assert one.abs().min() > 0.1
+    pooled = torch.cat([one, one, one, torch.full((2,), 1e-5).sqrt()])  # mean, maximum, minimum, deviation
+    torch.testing.assert_close(out[0], torch.cat([pooled, 2 * pooled, pooled / 2]))  # log 64 / log 8 = 2
+    torch.testing.assert_close(out[1], torch.cat([pooled, pooled / 3, 3 * pooled]))
 
 
 # The Set Transformer
@@ -418,7 +373,6 @@ REFUSED = {
     "state_features": lambda: RecurrentSetModel(3, 2, state_features=4),
     "encoder": lambda: RecurrentSetModel(3, 2, encoder=nn.Flatten()),
     "width": lambda: RecurrentSetModel(3, 2, encoder=(8, 0)),
-    "readout": lambda: RecurrentSetModel(2, 2, readout=nn.Linear(64, 3)),
     "readout_dropout": lambda: RecurrentSetModel(3, 2, readout=nn.Linear(64, 2), readout_dropout=0.5),
     "activation": lambda: RecurrentSetModel(3, 2, activation="tan"),
     "orderings": lambda: RecurrentSetModel(3, 2, orderings=0),
@@ -426,14 +380,10 @@ REFUSED = {
     "in_features of an embedding": lambda: RecurrentSetModel(3, 2, embedding=(9, 2, "frozen")),
     "embedding": lambda: RecurrentSetModel(1, 2, embedding=(9, 2, "frosen")),
     "k": lambda: JanossyPooling(3, 2, k=4),
-    "combine": lambda: JanossyPooling(3, 2, combine="votes"),
     "pooling": lambda: DeepSets(3, 2, pooling="median"),
     "hidden and heads": lambda: SetTransformer(3, 2, hidden=10, heads=4),
     "inducing": lambda: SetTransformer(3, 2, inducing=0),
-    "aggregators": lambda: MultiAggregation(3, 2, aggregators=("men",)),
-    "scalers": lambda: MultiAggregation(3, 2, scalers=("same",)),
     "typical_size": lambda: MultiAggregation(3, 2, typical_size=0),
-    "combine of an average": lambda: average_over_orderings(lambda e, n: e[:, 0], torch.ones(1, 2, 1), combine="max"),
 }
 
 
@@ -477,7 +427,7 @@ def test_an_encoder_never_reads_padding(kind):
     if kind == "penalty":
         ao.SIRE()(model, elements, lengths).backward()
     elif kind == "gap":
-        assert ao.order_gap(model, elements, lengths).isfinite()
+        assert math.isfinite(ao.order_gap(model, elements, lengths))
         return
     else:
         model(elements, lengths).sum().backward()

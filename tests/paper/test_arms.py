@@ -13,7 +13,7 @@ from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.paper.data import generated
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner import arms
-from anyorder.paper.runner.arms import Recorded, Variants, build_model, order_figures, run
+from anyorder.paper.runner.arms import Variants, run, state_gap
 from anyorder.paper.runner.trial import Trial
 
 CASES = [
@@ -30,7 +30,6 @@ RECORDED = {
     "labels": 1.0, "validation": 0.2, "hidden": 12, "steps": 6, "batch_size": 16, "learning_rate": 0.02,
     "penalty_weight": 1.0, "votes": 2,
 }  # fmt: skip
-TIMINGS = {"training_seconds", "samples_per_second"}
 
 
 def on_numbers(method: str, tmp_path, seed: int = 0, **setting):
@@ -40,8 +39,7 @@ def on_numbers(method: str, tmp_path, seed: int = 0, **setting):
 def on_beats(method, workdir, data=None, orderings=None, **setting):
     trial = Trial("test", method, {**RECORDED, **setting}, seed=0, scale="smoke")
     (outcome,) = run(trial, data or generated.beats(), workdir, orderings=orderings)
-    assert min(outcome["metrics"][k] for k in TIMINGS) > 0
-    return {**outcome, "metrics": {k: v for k, v in outcome["metrics"].items() if k not in TIMINGS}}
+    return outcome
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +70,13 @@ def test_every_arm_of_every_experiment_runs(name, method, tmp_path, small_data):
 def test_a_small_row_of_each_experiment_can_be_had_again(name, tmp_path, small_data):
     experiment = EXPERIMENTS[name]
     trial = experiment.trials("smoke")[-1]
-    one, two = (experiment.run(trial, small_data(experiment), tmp_path / str(i))[0] for i in range(2))
-    assert one["validation"] == two["validation"]
-    assert {k: v for k, v in one["metrics"].items() if k not in TIMINGS}.items() <= two["metrics"].items()
-
-
-def test_a_trial_repeats_itself_and_leaves_the_global_generator_alone(tmp_path):
-    before = torch.random.get_rng_state()
-    first = on_numbers("sire", tmp_path, penalty_weight=1.0)
+    data, before = small_data(experiment), torch.random.get_rng_state()
+    one = experiment.run(trial, data, tmp_path / "one")[0]
     assert torch.equal(before, torch.random.get_rng_state())
     torch.manual_seed(99)
-    assert on_numbers("sire", tmp_path, penalty_weight=1.0) == first
-    assert on_numbers("sire", tmp_path, penalty_weight=1.0, seed=1) != first
+    two = experiment.run(trial, data, tmp_path / "two")[0]
+    assert one["validation"] == two["validation"]
+    assert one["metrics"] == two["metrics"]
 
 
 def test_training_helps_and_penalties_take_order_out(tmp_path):
@@ -95,8 +88,7 @@ def test_training_helps_and_penalties_take_order_out(tmp_path):
         assert figures[method]["state_gap_squared"] < figures["plain"]["state_gap_squared"] / 10
 
 
-def test_pooling_ignores_order_and_unlabeled_sets_reach_the_penalty(tmp_path):
-    assert on_numbers("deepsets", tmp_path)[0]["metrics"]["state_gap_squared"] < 1e-9
+def test_unlabeled_sets_reach_the_penalty(tmp_path):
     alone = on_numbers("sire", tmp_path, penalty_weight=10.0)
     helped = on_numbers("sire+unlabeled", tmp_path, penalty_weight=10.0, unlabeled=400)
     assert alone[0]["metrics"] != helped[0]["metrics"]
@@ -148,14 +140,9 @@ def test_training_never_sees_the_test_part_nor_its_units(tmp_path):
     assert five["validation"] != one["validation"]  # the deviation that every feature gets
 
 
-def test_only_a_penalty_reads_the_unlabeled_rest(tmp_path):
-    data = generated.beats()
-    trial = Trial("test", "sire", {**RECORDED, "labels": 0.2}, seed=0, scale="smoke")
-    problem = Recorded(trial, (data.train, data.test, data.test), 3)
-    assert problem.unlabeled.targets is None
-    assert len(problem.labeled) + len(problem.unlabeled) == len(data.train)
+def test_without_weight_the_unlabeled_rest_teaches_nothing(tmp_path):
     few = [on_beats(m, tmp_path / m, labels=0.2, penalty_weight=w) for m, w in (("plain", 0.0), ("sire", 0.0))]
-    assert few[0]["validation"] == few[1]["validation"]  # without weight the rest teaches nothing
+    assert few[0]["validation"] == few[1]["validation"]
 
 
 def test_folds_test_every_bag_once(tmp_path):
@@ -168,13 +155,11 @@ def test_folds_test_every_bag_once(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"fold-{k}" for k in range(4)]
 
 
-def test_order_figures_know_what_ignores_order():
+def test_the_state_gap_knows_what_ignores_order(generator):
     data = generated.beats().test
-    blind = order_figures(DeepSets(1, 3), data, seed=0)
-    assert blind["flip_rate"] == 0
-    assert blind["state_gap_squared"] < 1e-9
-    reader = order_figures(RecurrentSetModel(1, 3), data, seed=0)
-    assert reader["state_gap_squared"] > reader["adjacent_gap"] > 1e-6
+    assert (
+        state_gap(DeepSets(1, 3), data, generator) < 1e-9 < 1e-6 < state_gap(RecurrentSetModel(1, 3), data, generator)
+    )
 
 
 def test_the_best_epoch_is_kept_and_drawn(tmp_path):
@@ -212,7 +197,6 @@ def test_stretched_sets_keep_their_proportions_along_each_axis():
     assert 0.8 <= factors.min() < 0.802
     assert 1.247 < factors.max() <= 1.25
     assert abs(factors.log().mean()) < 0.015  # even in logarithm
-    assert len(factors.flatten().unique()) > 1100
 
 
 def test_small_sets_come_first_and_then_the_whole_ones():
@@ -240,22 +224,7 @@ def test_small_sets_chosen_anew_are_of_any_elements_in_their_order():
     assert torch.equal(variants(elements, lengths, generator, 0.9)[0], elements)
 
 
-def test_5000_points_with_truncated_backpropagation(tmp_path):
-    """The paper's largest table: 5000 points, windows of 1000 steps."""
-    experiment, data = EXPERIMENTS["pointcloud-5000"], generated.clouds(5000, each=2)
-    assert experiment.plan("paper").fixed["truncate"] == 1000
-    plan = experiment.plan("smoke")
-    setting = {**plan.fixed, **plan.methods["sire+shuffle"][0], "truncate": 1000, "validation": 0.5}
-    trial = Trial("pointcloud-5000", "sire+shuffle", setting, seed=0, scale="smoke")
-    (outcome,) = experiment.run(trial, {"5000": data}, tmp_path)
-    assert outcome["steps"] == 1
-    assert outcome["metrics"]["state_gap_squared"] >= 0
-
-
-def test_models_start_from_the_seed_and_the_papers_penalties_are_in_the_units_of_the_state():
-    one, same, other = (build_model("plain", NUMBERS, 1, 1, seed=seed).state_dict() for seed in (0, 0, 1))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+def test_the_papers_penalties_are_in_the_units_of_the_state():
     for method in ("sire", "sire+shuffle", "sub"):
         assert arms.build_penalty(method, {}).relative is False
     assert arms.build_penalty("pi-sgd", {}) is None

@@ -44,11 +44,6 @@ def nodes(tmp_path_factory):
     nodes.shutdown()
 
 
-@pytest.fixture
-def cluster(nodes):
-    return nodes.address
-
-
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("ANYORDER_HOME", str(tmp_path / "home"))
@@ -73,10 +68,10 @@ def wait_for_trials(driver: subprocess.Popen, path: Path, number: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_killed_worker_a_lost_node_and_a_killed_driver_cost_no_row_and_repeat_none(nodes, cluster, tmp_path):
+def test_a_killed_worker_a_lost_node_and_a_killed_driver_cost_no_row_and_repeat_none(nodes, tmp_path):
     path, pids = tmp_path / "ray" / "toy.jsonl", tmp_path / "pids"
     pids.mkdir()
-    driver = start_driver(path.parent, cluster, pids)
+    driver = start_driver(path.parent, nodes.address, pids)
     wait_for_trials(driver, path, 4)
     while not (running := list(pids.iterdir())):
         time.sleep(0.01)
@@ -89,7 +84,7 @@ def test_a_killed_worker_a_lost_node_and_a_killed_driver_cost_no_row_and_repeat_
     driver.wait()
     before = read_rows(path)
     assert len({row["trial"] for row in before}) < 24
-    assert start_driver(path.parent, cluster, pids).wait(timeout=180) == 0
+    assert start_driver(path.parent, nodes.address, pids).wait(timeout=180) == 0
     rows = read_rows(path)
     assert {row["trial"]: row["seconds"] for row in before}.items() <= {r["trial"]: r["seconds"] for r in rows}.items()
     assert len({row["trial"] for row in rows}) == 24
@@ -116,7 +111,7 @@ def load(scale):
 """
 
 
-def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
+def test_code_and_data_reach_workers_that_have_neither(nodes, tmp_path):
     (tmp_path / "data.txt").write_text("21")
     source = tmp_path / "own_trials.py"
     source.write_text(OWN_TRIALS.replace("FILE", repr(str(tmp_path / "data.txt"))))
@@ -128,18 +123,16 @@ def test_code_and_data_reach_workers_that_have_neither(cluster, tmp_path):
     plan = Plan(methods={"mine": grid(weight=[1.0, 2.0])}, seeds=1)
     run = functools.partial(own.run, by=3)
     experiment = Experiment("own", "", "", run=run, plans={"smoke": plan}, data=own.load)
-    rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=cluster)
+    rows = sweep(experiment, "smoke", out=tmp_path / "rows", engine="ray", address=nodes.address)
     assert [row["metrics"]["answer"] for row in rows] == [126, 126]
     assert all("runtime_resources" in row["setting"]["package"] for row in rows)  # not the one the driver runs
     assert not (tmp_path / "data.txt").exists()
 
 
-def test_an_error_before_the_first_trial_leaves_no_ray_behind(cluster, tmp_path):
+def test_an_error_before_the_first_trial_leaves_no_ray_behind(nodes, tmp_path):
     import ray
 
-    there = {"out": tmp_path, "engine": "ray", "address": cluster}
+    there = {"out": tmp_path, "engine": "ray", "address": nodes.address}
     with pytest.raises(InputError, match="toy is in none of the folders searched"):
         sweep(replace(toy_experiment.toy(), data=toy_experiment.no_data), "smoke", **there)
-    with pytest.raises(ValueError, match="num_cpus cannot be negative"):
-        sweep(replace(toy_experiment.toy(), cpus=-1), "smoke", **there)
     assert not ray.is_initialized()

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -23,8 +22,8 @@ from anyorder.checks import Diverged, InputError, InputTypeError
 from anyorder.cli.app import app
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, write_rows
-from anyorder.paper.runner.sweep import Origin, earlier_seconds, reproduce, run_trial, sweep
-from anyorder.paper.runner.trial import Trial, duration
+from anyorder.paper.runner.sweep import Origin, reproduce, run_trial, sweep
+from anyorder.paper.runner.trial import Trial
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHANGES = ("seconds", "versions", "command", "curve", "commit")  # what differs from run to run
@@ -123,7 +122,6 @@ def test_selection_uses_validation_alone_and_waits_for_the_whole_search():
     missing = [r for r in rows if not (r["setting"]["weight"] == 5.0 and r["setting"]["n"] == 5 and r["seed"] == 2)]
     partial = experiment.with_selection(missing, "smoke")
     assert {r["setting"]["n"] for r in partial if r["selected"] and r["method"] == "a"} == {10}
-    assert replace(experiment, maximize=True).choice("smoke", "a", {"n": 5}, rows) == {"weight": 1.0}
     for row in rows:
         if row["setting"]["weight"] == 3.0 and row["seed"] == 1:
             row["validation"] = {"loss": math.nan}  # a setting that diverged once is never chosen
@@ -180,30 +178,24 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    "line",
     [
-        ('{"a": ', "JSON"),
-        (b"\x93\xff\x00\x01", "JSON"),
-        ("3", "experiment"),
-        ('{"a": 1}', "experiment"),
-        (json.dumps({**GOOD, "seed": "one"}), "seed"),
-        (json.dumps({**GOOD, "reads": None}), "reads"),
-        (json.dumps({**GOOD, "seconds": None}), "seconds"),
-        (json.dumps({**GOOD, "metrics": [1]}), "metrics"),
-        (json.dumps({**GOOD, "metrics": {"accuracy": "0.9"}}), "accuracy"),
-        (json.dumps({**GOOD, "validation": {"loss": None}}), "loss"),
-        (json.dumps({**GOOD, "seconds": 0.7}), "other figures"),
+        b'{"a": ',
+        b"\x93\xff\x00\x01",
+        b"3",
+        b'{"a": 1}',
+        json.dumps({**GOOD, "seconds": 0.7}).encode(),  # other figures of the same trial
     ],
 )
 @pytest.mark.parametrize("last", [True, False])
-def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, said, last):
+def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, last):
     path = tmp_path / "toy.jsonl"
-    good, line = json.dumps(GOOD).encode(), line if isinstance(line, bytes) else line.encode()
+    good = json.dumps(GOOD).encode()
     path.write_bytes(good + b"\n" + line + (b"" if last else b"\n" + good + b"\n"))
     if last and line == b'{"a": ':
         assert read_rows(path) == [GOOD]  # cut off
     else:
-        with pytest.raises(InputError, match=rf"toy\.jsonl, line 2 .*{said}"):
+        with pytest.raises(InputError, match=r"toy\.jsonl, line 2 "):
             read_rows(path)
 
 
@@ -252,17 +244,6 @@ def test_the_published_rows_are_read_and_their_trials_are_finished(path):
     assert EXPERIMENTS[path.stem].with_selection(rows, "laptop") == rows
 
 
-def test_seconds_count_what_interrupted_runs_did_and_kept(tmp_path):
-    trial = toy_experiment.toy().trials("smoke")[0]
-    with pytest.raises(KeyboardInterrupt):
-        run_trial(toy_experiment.in_two_halves, trial)
-    with pytest.raises(ZeroDivisionError):
-        run_trial(lambda *_: 1 // 0, trial)  # interrupted again, with nothing new to keep
-    assert 0.39 < earlier_seconds(Origin().workdir(trial.experiment, trial.key)) < 1.1  # not the 0.8 that were lost
-    (row, _) = run_trial(toy_experiment.in_two_halves, trial)
-    assert 0.39 < row["seconds"] < 1.1
-
-
 # --- the sweep
 
 
@@ -282,34 +263,19 @@ def test_a_finished_trial_is_never_repeated_and_only_what_is_wanted_is_run(tmp_p
 
 
 def swept(tmp_path, experiment, **options):
-    """The rows of a sweep, and (seed, problem) of its trials."""
+    """The rows of a sweep, and the problems of its trials."""
     problems = []
-
-    def finished(trial, new, problem, left):
-        problems.append((trial.seed, problem))
-
-    rows = sweep(experiment, "smoke", out=tmp_path, **options, on_finish=finished)
+    rows = sweep(experiment, "smoke", out=tmp_path, **options, on_finish=lambda *finished: problems.append(finished[2]))
     return rows, problems
 
 
-def test_a_trial_that_raises_is_reported_and_the_rest_goes_on(tmp_path):
-    rows, problems = swept(tmp_path, toy_experiment.toy(raises=1), jobs=1)
-    assert {problem for seed, problem in problems if seed == 1} == {"RuntimeError: seed 1 does not like it"}
-    assert {row["seed"] for row in rows} == {0, 2}
-    assert not any(row["selected"] for row in rows if row["method"] == "a")  # its search has gaps
-
-
 @pytest.mark.kill
-def test_a_process_that_dies_costs_its_trial_only_which_is_tried_again(tmp_path):
+def test_a_process_that_dies_costs_its_trial_only_which_is_tried_again_and_given_up_at_last(tmp_path):
     rows, problems = swept(tmp_path, toy_experiment.toy(dies=1), jobs=2, only=["b"])
-    assert {problem for _, problem in problems} == {None}
-    assert bare(rows) == bare(sweep(toy_experiment.toy(dies=1), "smoke", out=tmp_path / "x", jobs=1, only=["b"]))
-
-
-@pytest.mark.kill
-def test_a_trial_that_always_kills_its_process_is_given_up(tmp_path):
-    rows, problems = swept(tmp_path, toy_experiment.toy(dies=1, forever=True), jobs=1, only=["b"])
-    assert Counter(problem for _, problem in problems) == {None: 4, "its process died 4 times": 2}
+    assert problems == [None] * 6
+    assert {row["seed"] for row in rows} == {0, 1, 2}
+    rows, problems = swept(tmp_path / "x", toy_experiment.toy(dies=1, forever=True), jobs=1, only=["b"])
+    assert Counter(problems) == {None: 4, "its process died 4 times": 2}
     assert {row["seed"] for row in rows} == {0, 2}
 
 
@@ -335,14 +301,6 @@ def test_two_sweeps_on_one_file_are_refused_and_on_two_files_share_a_folder(tmp_
     with pytest.raises(InputError, match=r"toy.jsonl is being written"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
     assert {row["experiment"] for row in others[0]} == {"other"}
-
-
-def test_an_address_without_a_head_is_refused_at_once(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"  # bound, but nobody listens
-        with pytest.raises(InputError, match=address):
-            sweep(toy_experiment.toy(), "smoke", out=tmp_path, engine="ray", address=address)
 
 
 def sweep_lengths(out, home):
@@ -388,34 +346,20 @@ def test_the_command_shows_the_plan_first_and_validation_figures_alone(tmp_path,
     assert reproduce("parity", "smoke", out=tmp_path, jobs=1, only=["plain"], seeds=1) == []
     lines = capsys.readouterr().out.splitlines()
     assert "4 of 4 trials to run" in lines[2]
-    assert lines[3].startswith("[1/4] plain cell=relu-rnn learning_rate=0.01 seed 0: validation accuracy ")
+    assert lines[3].startswith("[1/4] plain: cell relu-rnn, learning rate 0.01, seed 0: validation loss ")
     assert lines[-1].startswith("4 trials finished; rows in ")
     rows = [row for row in read_rows(tmp_path / "parity.jsonl") if row["setting"]["length"] == 30]
-    shown = sorted(float(line.split("validation accuracy ")[1].split(";")[0]) for line in lines[3:7])
-    assert shown == sorted(round(row["validation"]["accuracy"], 4) for row in rows)
+    shown = sorted(float(line.split("validation loss ")[1]) for line in lines[3:7])
+    assert shown == sorted(round(row["validation"]["loss"], 4) for row in rows)
     assert {row["command"] for row in rows} == {"anyorder reproduce parity --scale smoke --seeds 1"}
-
-
-@pytest.mark.parametrize(("name", "only"), [("sub-vs-sire", "sire"), ("perturbed-digits", "cnn")])
-def test_the_same_trial_gives_the_same_row_wherever_it_runs(tmp_path, name, only):
-    experiment = EXPERIMENTS[name]
-    trial = experiment.trials("smoke", only=[only])[0]
-    data = None if experiment.data is None else experiment.data("smoke")
-    here = run_trial(experiment.run, trial, data)
-    rows = sweep(experiment, "smoke", out=tmp_path, jobs=1, only=[only], seeds=1)
-    timings = {"training_seconds", "samples_per_second"}
-
-    def lasting(row):
-        return {**row, "selected": None, "metrics": {k: v for k, v in row["metrics"].items() if k not in timings}}
-
-    assert bare(map(lasting, here)) == bare(lasting(row) for row in rows if row["trial"] == trial.key)
 
 
 def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "toy", toy_experiment.toy(raises=1))
     result = CliRunner().invoke(app, ["reproduce", "toy", "--scale", "smoke", "--out", str(tmp_path), "--jobs", "1"])
     assert result.exit_code == 1
-    assert "failed: toy a n=5 weight=1.0 seed 1: RuntimeError: seed 1 does not like it" in result.output
+    assert "failed: toy a: n 5, weight 1, seed 1: RuntimeError: seed 1 does not like it" in result.output
+    assert {row["seed"] for row in read_rows(tmp_path / "toy.jsonl")} == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -443,33 +387,19 @@ def test_what_is_mistaken_is_refused_before_the_plan(tmp_path, capsys, run, name
     assert not list(tmp_path.glob("rows/*.jsonl"))
 
 
-def test_a_file_as_folder_and_a_folder_as_file_are_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="out must be a folder"):
-        reproduce("parity", "smoke", out=tmp_path / "file" / "below")
-    (tmp_path / "toy.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"toy\.jsonl must be a file"):
-        sweep(toy_experiment.toy(), "smoke", out=tmp_path)
-
-
 def test_a_group_says_its_total_and_runs_a_method_where_there_is_one(tmp_path, capsys):
     reproduce("synthetic", "laptop", out=tmp_path, only=["sub"], seeds=1, dry_run=True)
     said = capsys.readouterr().out
     with_sub = [EXPERIMENTS[name] for name in GROUPS["synthetic"] if "sub" in EXPERIMENTS[name].plan("laptop").methods]
-    trials = [each.trials("laptop", only=["sub"], seeds=1, guess=True) for each in with_sub]
-    seconds = sum(each.estimated_seconds(some) for each, some in zip(with_sub, trials, strict=True))
-    total = f"synthetic, laptop scale: {', '.join(each.name for each in with_sub)}. About {duration(seconds)} of one"
-    assert said.startswith(total)
+    assert said.startswith(f"synthetic, laptop scale: {', '.join(each.name for each in with_sub)}. About ")
     assert "parity" not in said
-    assert "Settings are chosen from 2 seeds; with 1 the report shows" in said
 
 
-def test_a_group_goes_on_where_one_of_it_has_no_data_or_bad_rows(tmp_path, monkeypatch, capsys):
-    for name, load in (("toy", toy_experiment.no_data), ("torn", None), ("other", None)):
+def test_a_group_goes_on_where_one_of_it_has_no_data(tmp_path, monkeypatch, capsys):
+    for name, load in (("toy", toy_experiment.no_data), ("other", None)):
         monkeypatch.setitem(EXPERIMENTS, name, replace(toy_experiment.toy(), name=name, data=load))
-    monkeypatch.setitem(GROUPS, "toys", ["toy", "torn", "other"])
-    (tmp_path / "torn.jsonl").write_text("not JSON\n{}\n")
+    monkeypatch.setitem(GROUPS, "toys", ["toy", "other"])
     problems = reproduce("toys", "smoke", out=tmp_path, jobs=2, only=["a"], seeds=1)
-    assert [problem.split(":")[0] for problem in problems] == ["toy", "torn"]
+    assert [problem.split(":")[0] for problem in problems] == ["toy"]
     assert "toy is left out: " in capsys.readouterr().out
     assert {row["method"] for row in read_rows(tmp_path / "other.jsonl")} == {"a"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pty
 import resource
 import signal
 import subprocess
@@ -24,12 +23,11 @@ from torch.nn import functional as F
 import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.data.sets import SetData
-from anyorder.files import load_tensors, save_tensors
-from anyorder.models import Standardised
+from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training import checkpoint as checkpoints
 from anyorder.training.batches import Deck, pieces
-from anyorder.training.config import LOSSES, OPTIMIZERS, SCHEDULES, TrainConfig
-from anyorder.training.loop import Objective, reads_in_windows, train
+from anyorder.training.config import OPTIMIZERS, SCHEDULES, TrainConfig
+from anyorder.training.loop import Objective, train
 from anyorder.training.predict import predict
 
 SIRE = ao.SIRE(relative=False)
@@ -82,7 +80,7 @@ def test_a_named_optimiser_takes_the_steps_of_torchs_own(name, dtype):
     torch.testing.assert_close(ours, torchs)
 
 
-SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
+SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": "sgd", "learning_rate": 0.1}
 
 
 def step_taken(data: SetData, **options) -> Tensor:
@@ -249,15 +247,6 @@ def test_augment_sees_the_penaltys_own_batches_and_neither_validation_nor_the_ga
     assert shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
-@pytest.mark.parametrize("name", sorted(LOSSES))
-def test_every_named_loss_trains(name):
-    data, start = sums(32), model(out=2 if name == "cross-entropy" else 1)
-    if name == "cross-entropy":
-        data = SetData(data.elements, data.offsets, (data.targets > data.targets.median()).long())
-    _, result = trained(data, start=start, loss=name, epochs=20, learning_rate=0.02)
-    assert result.history[-1]["loss"] < 0.9 * result.history[0]["loss"]
-
-
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_optimiser_goes_with_every_schedule(name, schedule):
@@ -302,21 +291,6 @@ def test_the_penalty_is_taken_on_labeled_and_unlabeled_samples_together():
 
 
 # The dial --------------------------------------------------------------------------------------------------------
-
-
-def test_the_one_cycle_schedule_moves_the_momentum_of_named_optimisers_alone():
-    seen = []
-
-    def own(kind, **options):
-        return lambda parameters: seen.append(kind(parameters, lr=0.01, **options)) or seen[-1]
-
-    for make, name, value in [
-        (own(torch.optim.SGD), "momentum", 0),
-        (own(torch.optim.Adam, betas=(0.5, 0.9)), "betas", (0.5, 0.9)),
-        (own(torch.optim.RMSprop), "momentum", 0),
-    ]:
-        trained(sums(), optimizer=make)
-        assert seen[-1].param_groups[0][name] == value
 
 
 def test_a_schedule_of_the_weight_is_asked_for_the_share_done():
@@ -412,14 +386,14 @@ def test_a_figure_that_is_not_finite_is_never_the_best():
 
 @pytest.mark.parametrize("maximize", [False, True])
 def test_a_plateau_is_of_the_figure_that_is_to_be_better(maximize):
-    """The rate is lowered by the factor asked for, and only where the figure does not get better."""
+    """The rate is halved, and only where the figure does not get better."""
     for better in (False, True):
         figures = iter(range(6) if better == maximize else range(6, 0, -1))
         _, result = trained(
             sums(), validation=sums(seed=1), metric=lambda o, t, f=figures: next(f), schedule="plateau", epochs=4,
-            plateau_patience=1, plateau_factor=0.1, learning_rate=0.01, maximize=maximize,
+            plateau_patience=1, learning_rate=0.01, maximize=maximize,
         )  # fmt: skip
-        assert result.history[-1]["learning_rate"] == pytest.approx(0.01 if better else 0.001)
+        assert result.history[-1]["learning_rate"] == pytest.approx(0.01 if better else 0.005)
 
 
 def test_divergence_keeps_the_best_weights_or_says_so():
@@ -555,31 +529,24 @@ def test_windows_of_two_penalise_each_adjacent_pair_of_the_window():
     assert result.history[0]["penalty"] == pytest.approx(sum(gaps) / 2, rel=1e-4)
 
 
-def test_windows_take_unlabeled_samples_too():
-    _, result = trained(
-        sums(16, 9), unlabeled=SetData.of(torch.rand(32, 11, 1)), truncate=4, penalty=SIRE, penalty_weight=1.0
-    )
-    assert result.history[-1]["penalty"] > 0
-
-
 # What it says -----------------------------------------------------------------------------------------------------
 
 
 def test_the_log_has_a_line_an_epoch_and_tensorboard_gets_the_same(tmp_path, capsys):
     heard: list[dict] = []
-    _, result = trained(sums(), workdir=tmp_path, tensorboard=True, log=heard.append, validation=sums(seed=1))
+    _, result = trained(sums(), workdir=tmp_path, tensorboard=tmp_path / "b", log=heard.append, validation=sums(seed=1))
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines == result.history == heard
     assert [r["epoch"] for r in lines] == [0, 1, 2]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events = EventAccumulator(str(tmp_path / "b"))
     events.Reload()
     assert [e.value for e in events.Scalars("loss")] == pytest.approx([r["loss"] for r in lines])
     assert capsys.readouterr() == ("", "")
 
 
-def test_elsewhere_than_on_a_terminal_progress_is_plain_lines(capsys):
+def test_progress_is_a_line_of_figures(capsys):
     train(model(), "mse", sums(), config=TrainConfig(epochs=2), validation=sums(seed=1))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("epoch 0 · loss ")
@@ -588,29 +555,13 @@ def test_elsewhere_than_on_a_terminal_progress_is_plain_lines(capsys):
     assert "gap" in lines[0]
 
 
-@pytest.mark.slow
-def test_on_a_terminal_progress_is_a_bar_with_the_time_left():
-    main, terminal = pty.openpty()
-    code = """
-        import torch, anyorder as ao
-        from anyorder.data.sets import SetData
-
-        from anyorder.training.loop import TrainConfig, train
-        train(ao.RecurrentSetModel(1, 1, hidden=4), "mse", SetData.of(torch.rand(8, 3), torch.rand(8)),
-              config=TrainConfig(epochs=3))
-    """
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stderr=terminal, env=env)
-    assert process.wait(60) == 0
-    os.close(terminal)
-    shown = os.read(main, 100_000).decode()
-    os.close(main)
-    assert "epoch 2 · loss" in shown
-    assert "100%" in shown
-    assert "0:00:0" in shown
-
-
 # Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def steps_in(workdir: Path) -> int:
+    """How many steps the checkpoint holds."""
+    path = workdir / "checkpoint.safetensors"
+    return tensors_from_bytes(path.read_bytes())[1]["result"]["steps"] if path.exists() else 0
 
 
 def stop_after(epochs: int):
@@ -651,7 +602,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
 
 RUN = """
     import os, random, signal, sys, time, torch, anyorder as ao
-    from anyorder.files import load_tensors
+    from anyorder.files import tensors_from_bytes
     from anyorder.data.sets import SetData
 
     from anyorder.training.loop import TrainConfig, train
@@ -691,7 +642,8 @@ RUN = """
     for number in range(10):
         kills += killed_after(moments.uniform(0.01, 0.1) * pace, workdir, number % 2 == 0)
         if os.path.exists(workdir + "/checkpoint.safetensors"):
-            print("steps", load_tensors(workdir + "/checkpoint.safetensors")[1]["result"]["steps"])
+            with open(workdir + "/checkpoint.safetensors", "rb") as file:
+                print("steps", tensors_from_bytes(file.read())[1]["result"]["steps"])
     print("kills", kills)
     print("same weights", run(workdir) == expected)
 """
@@ -729,8 +681,7 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-    steps = load_tensors(tmp_path / "checkpoint.safetensors")[1]["result"]["steps"]
-    assert steps == 6  # the last step before the disk was full
+    assert steps_in(tmp_path) == 6  # the last step before the disk was full
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
     resumed, _ = trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0)
     assert torch.equal(flat(resumed), flat(trained(sums(), epochs=5)[0]))
@@ -788,9 +739,8 @@ def test_validation_is_weighted_as_its_sets_are():
 
 SETTINGS = {
     "epochs": 0, "batch_size": 0, "optimizer": "adamm", "learning_rate": 0, "weight_decay": -1, "schedule": "cosine",
-    "plateau_patience": -1, "plateau_factor": 1.0, "clip": 0.0, "shuffle_within": 7, "truncate": 1, "patience": 0,
-    "seed": -1, "gap_every": -1, "gap_samples": 1, "checkpoint_seconds": -1, "mixed_precision": "fp8",
-    "maximize": "False",
+    "plateau_patience": -1, "clip": 0.0, "shuffle_within": 7, "truncate": 1, "patience": 0,
+    "seed": -1, "gap_every": -1, "checkpoint_seconds": -1, "mixed_precision": "fp8",
 }  # fmt: skip
 
 
@@ -800,21 +750,8 @@ def test_every_setting_is_checked_at_construction(name):
         TrainConfig(**{name: SETTINGS[name]})
 
 
-def test_numbers_of_numpy_are_settings_like_others():
-    options = {"epochs": np.int64(3), "patience": np.int64(2), "learning_rate": np.float32(0.5), "maximize": np.True_}
-    written = json.loads(
-        json.dumps(TrainConfig(**options, device=torch.device("cpu"), tensorboard=Path("b")).to_dict())
-    )
-    expected = {"epochs": 3, "patience": 2, "learning_rate": 0.5, "maximize": True, "device": "cpu", "tensorboard": "b"}
-    assert {name: written[name] for name in expected} == expected
-
-
 def weighted(weights: Tensor) -> SetData:
     return SetData.of(sums(), weights=weights)
-
-
-def labelled(label: int) -> SetData:
-    return SetData.of(sums(), torch.where(torch.arange(48) == 7, label, 1))
 
 
 NO_TARGETS = SetData.of(torch.rand(4, 3))
@@ -823,13 +760,9 @@ REFUSED = {
     "data must have targets": {"data": NO_TARGETS},
     "data.weights": {"data": weighted(torch.zeros(48))},
     "data.weights are": {"data": weighted(torch.rand(48, 2))},
-    "data.targets": {"loss": "cross-entropy"},
-    "data.targets are": {"loss": "cross-entropy", "data": labelled(2), "start": "two"},
-    "data.targets must be": {"loss": "cross-entropy", "data": labelled(-1), "start": "two"},
     "validation": {"validation": [[1.0]]},
     "validation must have": {"validation": NO_TARGETS},
     "validation.weights": {"validation": weighted(torch.where(torch.arange(48) == 7, -0.5, 1.0))},
-    "validation.targets": {"loss": "cross-entropy", "data": labelled(0), "validation": labelled(2), "start": "two"},
     "unlabeled": {"unlabeled": SetData.of(torch.rand(4, 5, 3)), "penalty": SIRE, "penalty_weight": 1.0},
     "unlabeled need": {"unlabeled": NO_TARGETS},
     "patience": {"patience": 3},
@@ -843,8 +776,7 @@ REFUSED = {
     "loss": {"loss": "msee"},
     "loss must": {"data": weighted(torch.ones(48)), "loss": F.mse_loss},
     "targets": {"data": SetData.of(torch.rand(8, 3, 1), torch.rand(8, 2))},
-    "truncate": {"start": "transformer", "truncate": 4},
-    "device": {"device": "cdua"},
+    "truncate": {"start": lambda: ao.SetTransformer(1, 1), "truncate": 4},
     "augment": {"augment": lambda elements, *_: (elements[1:], None)},
 }
 
@@ -852,15 +784,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_train_refuses(case):
     options = {"data": sums(), **REFUSED[case]}
-    starts = {"two": lambda: model(out=2), "transformer": lambda: ao.SetTransformer(1, 1), None: model}
-    start = starts[options.pop("start", None)]()
+    start = options.pop("start", model)()
     with pytest.raises(InputError, match=case.split()[0]):
         trained(options.pop("data"), start=start, **options)
-
-
-def test_a_model_without_a_readout_is_not_read_in_windows():
-    assert not reads_in_windows(Standardised(1, 1, "janossy"))
-    assert reads_in_windows(Standardised(1, 1, "recurrent"))
 
 
 def test_named_losses_take_targets_of_any_kind_of_number():
@@ -912,7 +838,7 @@ def test_another_run_in_the_same_workdir_is_refused(finished, case):
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    save_tensors(path, {"w": torch.ones(2)})
+    path.write_bytes(tensors_to_bytes({"w": torch.ones(2)}))
     with pytest.raises(InputError, match="another run"):
         trained(sums(), workdir=tmp_path)
     path.write_bytes(path.read_bytes()[:-4])
@@ -923,15 +849,11 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 def test_checkpoints_are_written_as_often_as_asked_and_no_more(tmp_path, monkeypatch):
     clock, seen = [100.0], []
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
-    path = tmp_path / "checkpoint.safetensors"
-
-    def steps_written() -> int:
-        return load_tensors(path)[1]["result"]["steps"] if path.exists() else 0
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         clock[0] += 10.0  # a step takes ten seconds
-        seen.append(steps_written())
+        seen.append(steps_in(tmp_path))
         return F.mse_loss(output, target)
 
     trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=50.0)
-    assert [*dict.fromkeys(seen), steps_written()] == [0, 5, 10, 12]  # after each fifty seconds, and at the end
+    assert [*dict.fromkeys(seen), steps_in(tmp_path)] == [0, 5, 10, 12]  # after each fifty seconds, and at the end

@@ -17,7 +17,7 @@ import typer
 from typer import Argument, Option
 
 import anyorder as ao
-from anyorder.checks import InputError, InputTypeError
+from anyorder.checks import InputError, InputTypeError, one_of
 from anyorder.cli.resume import Run, is_first_process
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def train(
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
     model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
-    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, rnn, ….", show_default="gru"),
+    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="gru"),
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
@@ -176,7 +176,7 @@ def train(
     settings = {name: value for name, value in context.params.items() if name in parameters}
     settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
     settings["penalty"] = ao.SIRE(**swaps) if swaps else penalty
-    settings |= {"random_state": seed, "tensorboard": tensorboard or False, "shuffle": shuffle or bool(shuffle_within)}
+    settings |= {"random_state": seed, "shuffle": shuffle or bool(shuffle_within)}
     no_penalty = _check_settings(settings)
     columns = inspect.signature(ao.read_table).parameters
     learnt = ao.read_table(table, **{name: value for name, value in context.params.items() if name in columns})
@@ -208,9 +208,8 @@ def train(
         _say(f"interrupted; {how}")
         raise
     if is_first_process():
-        estimator.set_params(workdir=None, verbose=False, tensorboard=False)
-        kept: dict[str, Any] = {"preprocessing": {"table": learnt.schema.to_dict()}, "log": estimator.history_}
-        ao.save(estimator, out, classes=list(learnt.schema.classes or ()) or None, **kept)
+        estimator.set_params(workdir=None, verbose=False, tensorboard=None)
+        ao.save(estimator, out, preprocessing={"table": learnt.schema.to_dict()}, log=estimator.history_)
         run.end()
         _say_result(estimator)
         _say(f"wrote {out}")
@@ -220,9 +219,10 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
     """Refuse what can be refused before the table is read; returns why the model takes no penalty, or None."""
     import torch
 
-    from anyorder.estimators.base import model_named, why_no_penalty
+    from anyorder.estimators.base import why_no_penalty
+    from anyorder.models import MODELS, Standardised
 
-    kind = model_named(settings["model"], "--model")
+    kind = MODELS[one_of("--model", settings["model"], [name for name in MODELS if name != Standardised.name])]
     for name in settings["model_options"]:
         if name not in inspect.signature(kind).parameters:
             raise InputError(f"a {settings['model']} model has no option --{name}")
@@ -254,14 +254,11 @@ def _say_unseen(table: Table) -> None:
 
 
 def _say_result(estimator: Any) -> None:
-    """Which epoch's weights are written, and whether the order gap reached its target."""
+    """Which epoch's weights are written, and its figures."""
     record = estimator.history_[-1 if estimator.best_epoch_ is None else estimator.best_epoch_]
     figures = {"validation": record["validation"], "order gap": record["gap"]}
     words = ", ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None)
     _say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
-    target = ao.AdaptiveWeight().target
-    if estimator.penalty_weight == "auto" and record["penalty"] is not None and (record["gap"] or 0) > 2 * target:
-        _say(f"The order gap ({record['gap']:.2g}) is still above the target ({target:g}). Train longer with --epochs.")
 
 
 # --- from a model to predictions, an audit, a graph
@@ -269,13 +266,20 @@ def _say_result(estimator: Any) -> None:
 
 def _open(model: Path) -> tuple[Any, TableSchema]:
     """The estimator of a model folder, and how it reads a table."""
+    import numpy as np
+
     from anyorder.deploy.save import open_model
     from anyorder.estimators.tables import TableSchema
 
     saved = open_model(model)
     if saved.estimator is None or not saved.preprocessing:
         raise InputError(f"{model} holds a model that was not trained on a table; use anyorder.load in Python")
-    return saved.estimator, TableSchema.from_dict(saved.preprocessing["table"])
+    schema = TableSchema.from_dict(saved.preprocessing["table"])
+    classes = tuple(getattr(saved.estimator, "classes_", np.array([])).tolist())
+    fits = (schema.width, schema.classes or ()) == (saved.model.in_features, classes)
+    if not fits or len(classes) not in (0, saved.model.out_features):
+        raise InputError(f"{model}: the table's schema in config.json does not fit the model; use another copy")
+    return saved.estimator, schema
 
 
 def _prediction_columns(schema: TableSchema) -> list[str]:
@@ -298,20 +302,17 @@ def predict(
 
     import pandas as pd
 
-    from anyorder.files import table_ending, write_atomically
+    from anyorder.files import write_atomically
 
     estimator, schema = _open(model)
     read = schema.read(table)
     _say_unseen(read)
-    ids = read.set_ids
-    if table_ending(table) in ("csv", "tsv", "txt") and ids.astype(str).str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
-        ids = ids.astype("int64")  # a text file whose ids are all written as whole numbers
     if schema.classes is None:
         columns = [estimator.predict(read.data, orderings)]
     else:
         probabilities = estimator.predict_proba(read.data, orderings)
         columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
-    frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [ids, *columns], strict=True)))
+    frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [read.set_ids, *columns], strict=True)))
     write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
 
@@ -401,8 +402,7 @@ def export(
     from anyorder.deploy.save import open_model
 
     saved = open_model(model)
-    details = {"classes": saved.classes, "preprocessing": saved.preprocessing}
-    step, readout, gap = export_onnx(saved.model, onnx, details=details)
+    step, readout, gap = export_onnx(saved.model, onnx, details={"preprocessing": saved.preprocessing})
     typer.echo(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
 
 

@@ -6,18 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import anyorder as ao
-from anyorder.audits.page import BLUE, ORANGE, SOFT, Figure, comparison_figure, render
+from anyorder.audits.page import comparison_figure, render
 from anyorder.files import write_atomically
 from anyorder.paper.data import datasets
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Sets = tuple[Any, np.ndarray]  # X and y
 Columns = dict[str, Callable[[Any], str]]  # heading -> the figure of a model, as text
@@ -50,6 +47,7 @@ def _part(title: str, task: str, models: dict[str, Any], train: Sets, columns: C
         model.fit(*train)
         figures = [measure(model) for measure in columns.values()]
         print(f"{name:24}" + "".join(f"{f:>12}" for f in [*figures, f"{time.perf_counter() - start:.0f}"]))
+        task += f" {name}: " + ", ".join(f"{heading}: {f}" for heading, f in zip(columns, figures, strict=True)) + "."
     print("\nDoes order matter to them? The audit reads each test set in random orders:")
     comparison = ao.audit(models, test[0], labels=test[1], orderings=8, generator=torch.Generator().manual_seed(0))
     for name in models:
@@ -121,25 +119,7 @@ def _parity(epochs: int) -> dict[str, Any]:
     }
     tests = {length: bits(500, length, length, seed=100 + length) for length in LENGTHS}
     columns: Columns = {f"n = {n}": lambda model, n=n: f"{model.score(*tests[n]):.1%}" for n in LENGTHS}  # type: ignore[misc]
-    part = _part("Parity up to length 100", task, models, bits(1000, 2, 10, seed=1), columns, tests[20])
-    curves = {name: [float(model.score(*tests[n])) for n in LENGTHS] for name, model in models.items()}
-    return {**part, "figures": [_length_figure(curves), *part["figures"]]}
-
-
-def _length_figure(curves: dict[str, list[float]]) -> Figure:
-    def draw(axes: Axes) -> None:
-        axes.axvspan(2, 10, color=SOFT, linewidth=0)
-        for (name, scores), colour in zip(curves.items(), [ORANGE, BLUE], strict=True):
-            axes.plot(LENGTHS, scores, marker="o", color=colour, label=name)
-        axes.set(xscale="log", xlabel="length of the sequence", ylabel="accuracy", ylim=(0.4, 1.04))
-        axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
-        axes.minorticks_off()
-        axes.set_title("Accuracy beyond the training lengths")
-        axes.legend(loc="lower left", frameon=False)
-
-    listed = "; ".join(f"{name}: {scores[-1]:.1%} at length {LENGTHS[-1]}" for name, scores in curves.items())
-    caption = "Shaded: the training lengths. Guessing is right half of the time."
-    return Figure("lengths", draw, f"Accuracy against length. {listed}.", caption, height=3.4)
+    return _part("Parity up to length 100", task, models, bits(1000, 2, 10, seed=1), columns, tests[20])
 
 
 # --- digits whose pixels are out of order
@@ -150,9 +130,8 @@ def _digits(epochs: int) -> dict[str, Any]:
         "Which digit is it? The 64 pixels come one at a time. Each image is reordered at random inside windows of 4 "
         "and then of 7 pixels: order matters, but not nearby. The penalty is on swaps of pixels at most 4 apart."
     )
-    clean = datasets.digits()
-    changed = datasets.perturbed(clean)
-    train, test = _pixels(changed.train), _pixels(changed.test)
+    digits = datasets.perturbed(datasets.digits())
+    train, test = _pixels(digits.train), _pixels(digits.test)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": 64, "learning_rate": 0.02, "random_state": 0}
     options["model_options"] = {"hidden": 64, "gate_bias_span": 64}
     swaps = ao.SIRE(prefixes="given", window=4, pairs=4)
@@ -161,22 +140,8 @@ def _digits(epochs: int) -> dict[str, Any]:
         "SIRE, nearby swaps": ao.SetClassifier(**options, penalty=swaps, penalty_weight=10.0),
     }
     columns: Columns = {"right": lambda model: f"{model.score(*test):.1%}"}
-    part = _part("Digits whose pixels are out of order", task, models, train, columns, test)
-    return {**part, "figures": [_digits_figure(_pixels(clean.train)[0], train[0]), *part["figures"]]}
+    return _part("Digits whose pixels are out of order", task, models, train, columns, test)
 
 
 def _pixels(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return data.elements.reshape(len(data), -1, 1).numpy(), data.targets.numpy()
-
-
-def _digits_figure(clean: np.ndarray, changed: np.ndarray, count: int = 6) -> Figure:
-    def draw(axes: Axes) -> None:
-        side = round(clean.shape[1] ** 0.5)
-        images = np.concatenate([clean[:count], changed[:count]]).reshape(2, count, side, side)
-        framed = np.pad(images, [(0, 0), (0, 0), (1, 1), (1, 1)])
-        axes.imshow(framed.transpose(0, 2, 1, 3).reshape(2 * (side + 2), -1), cmap="gray_r", interpolation="nearest")
-        axes.set_axis_off()
-        axes.set_title("Digits, and what the models see")
-
-    alt = f"{count} handwritten digits of 8 by 8 pixels, and below each the same with its pixels locally reordered."
-    return Figure("pixels", draw, alt, "Above: as written. Below: reordered inside windows of 4 and then of 7 pixels.")

@@ -25,7 +25,6 @@ class Run:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.folder = home() / "runs" / hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:20]
-        self._replaces = self.folder / "replaces-the-model"  # exists if the run was started with --force
 
     @property
     def unfinished(self) -> bool:
@@ -43,20 +42,18 @@ class Run:
                 f"the training for {self.out} was not finished; continue it with --resume and the same options, or "
                 f"start afresh with --force (its checkpoint is in {self.folder})"
             )
-        if not self.out.exists() or (resume and self._replaces.exists()):
+        if not self.out.exists():
             return
-        if not force:
+        if not (resume or force):
             raise InputError(f"{self.out} exists; choose another --out, or replace it with --force")
         if not is_model_folder(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise InputError(f"{self.out} is not a model folder, so --force does not replace it; choose another --out")
+            raise InputError(f"{self.out} is not a model folder and is not replaced; choose another --out")
 
     def begin(self, force: bool) -> None:
         """Make the folder; with ``force``, drop the checkpoint of an earlier training."""
         if force:
             self.end()
         self.folder.mkdir(parents=True, exist_ok=True)
-        if force:
-            self._replaces.touch()
 
     def end(self) -> None:
         """Drop the checkpoint."""

@@ -110,11 +110,6 @@ class SetData:
         elements = self.elements.index_select(0, rows.flatten()).view(*rows.shape, self.elements.shape[1])
         return (elements.masked_fill_(padding[:, :, None], value), lengths) if padding.any() else (elements, None)
 
-    def to(self, device: torch.device | str) -> SetData:
-        """The same sets on another device."""
-        parts = (self.elements, self.offsets, self.targets, self.weights)
-        return SetData(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
-
     def _positions(self, index: Any) -> Tensor:
         device = self.offsets.device
         return torch.arange(len(self), device=device)[torch.as_tensor(index, device=device)]

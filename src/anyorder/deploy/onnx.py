@@ -90,7 +90,7 @@ def _elements(model: Any, batch: int, generator: torch.Generator) -> Tensor:
     if subject.table is not None:
         return torch.randint(subject.table.num_embeddings, (batch, 1), generator=generator)
     drawn = torch.randn(batch, subject.in_features, generator=generator).to(subject.dtype)
-    return model.mean + model.scale * drawn if isinstance(model, Standardised) else drawn
+    return (model.mean + model.scale * drawn).to(drawn.dtype) if isinstance(model, Standardised) else drawn
 
 
 def _graph(part: nn.Module, example: dict[str, Tensor], outputs: list[str]) -> Any:

@@ -1,7 +1,7 @@
 """Model folders: weights and what is needed to use them again, in files that cannot run code.
 
 A folder holds ``model.safetensors`` (numbers) and ``config.json`` (the model's name and arguments, the SHA-256 of the
-weights, preprocessing, class names). Loading builds a model of this library by name. No pickle is ever opened.
+weights, preprocessing). Loading builds a model of this library by name. No pickle is ever opened.
 ``log.jsonl``, a line for each epoch of training, is for people to read and is not loaded.
 """
 
@@ -26,7 +26,6 @@ from anyorder.files import (
     LOG,
     WEIGHTS,
     is_model_folder,
-    require_model_folder,
     sync_folder,
     tensors_from_bytes,
     tensors_to_bytes,
@@ -43,12 +42,11 @@ _DAMAGES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, Recur
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a model folder holds: the model, its estimator if it has one, and what was kept with them."""
+    """What a model folder holds: the model, its estimator if it has one, and what was kept with it."""
 
     model: SetModel
     estimator: Any
     preprocessing: dict[str, Any] | None
-    classes: list[Any] | None
 
 
 def save(
@@ -56,7 +54,6 @@ def save(
     path: str | os.PathLike[str],
     *,
     preprocessing: Mapping[str, Any] | None = None,
-    classes: list[Any] | None = None,
     log: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write a set model or a fitted estimator as a folder, all of it or nothing.
@@ -66,7 +63,6 @@ def save(
             after it was built.
         path: The folder. A model that is there is replaced.
         preprocessing: JSON values to keep with the model, such as the schema of a table.
-        classes: Names of the classes to keep with the model.
         log: A dict for each epoch of training (``history``), for people to read.
 
     >>> import tempfile, anyorder as ao
@@ -95,7 +91,6 @@ def save(
         "sha256": hashlib.sha256(weights).hexdigest(),
         "estimator": estimator,
         "preprocessing": preprocessing,
-        "classes": classes,
     }
     files = {WEIGHTS: weights, CONFIG: (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()}
     if log is not None:
@@ -112,7 +107,8 @@ def load(path: str | os.PathLike[str]) -> Any:
 def open_model(path: str | os.PathLike[str]) -> SavedModel:
     """All that a model folder holds."""
     folder = Path(path)
-    require_model_folder(folder)
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}")
     try:
         with open(folder / CONFIG, encoding="utf-8") as file:
             config = json.loads(file.read(_LARGEST_CONFIG))
@@ -142,7 +138,7 @@ def _rebuild(config: Mapping[str, Any], data: bytes) -> SavedModel:
     if config["estimator"] is not None:
         kind = getattr(anyorder, one_of("estimator", config["estimator"]["name"], _ESTIMATORS))
         estimator = kind.from_storage_parts(model, config["estimator"]["details"])
-    return SavedModel(model.eval(), estimator, config["preprocessing"], config["classes"])
+    return SavedModel(model.eval(), estimator, config["preprocessing"])
 
 
 def _sizes(value: Any, name: str = "") -> list[float]:

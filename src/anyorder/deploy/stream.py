@@ -26,7 +26,7 @@ class Stream:
 
     Args:
         model: A :class:`RecurrentSetModel`, a :class:`DeepSets`, or a Recurrence, whose value is its state.
-        streams: Number of streams side by side. A first chunk ``[B, n, D]`` sets it too.
+        streams: Number of streams side by side.
 
     >>> import anyorder as ao
     >>> model = ao.RecurrentSetModel(3, 2, hidden=8)
@@ -45,12 +45,12 @@ class Stream:
         self.model: Any = model
         self.recurrence = streaming_recurrence(model)
         self.streams = None if streams is None else whole_number("streams", streams)
-        self._state = self._start(self.streams)
+        self._state = self._start()
         self._seen = torch.zeros(self.streams or 1, dtype=torch.int64)
 
     @torch.no_grad()
-    def _start(self, streams: int | None) -> State:
-        return tree_map(torch.clone, self.recurrence.start(streams or 1))
+    def _start(self) -> State:
+        return tree_map(torch.clone, self.recurrence.start(self.streams or 1))
 
     @property
     def seen(self) -> int | Tensor:
@@ -64,20 +64,16 @@ class Stream:
         the stream does not change.
         """
         chunk = self._placed(elements)
-        streams, state, seen = self.streams, self._state, self._seen
-        if streams is None and chunk.dim() == 3 and not seen.any():
-            streams = whole_number("streams", chunk.shape[0])
-            state, seen = self._start(streams), torch.zeros(streams, dtype=torch.int64)
-        chunk, lengths = checked_batch(_as_chunk(chunk, streams), lengths)
+        state = self._state
+        chunk, lengths = checked_batch(_as_chunk(chunk, self.streams), lengths)
         with evaluating(self.model), torch.no_grad():
             for begin in range(0, chunk.shape[1], _PIECE):
                 piece = chunk[:, begin : begin + _PIECE]
                 sizes = None if lengths is None else (lengths - begin).clamp(0, piece.shape[1])
                 encoded = self.model.encode(piece, sizes) if hasattr(self.model, "encode") else piece
                 state = self.recurrence.scan_encoded(encoded, sizes, state=state).last
-            state = tree_map(torch.clone, state)
-        self.streams, self._state = streams, state
-        self._seen = seen + (chunk.shape[1] if lengths is None else lengths.cpu())
+            self._state = tree_map(torch.clone, state)
+        self._seen = self._seen + (chunk.shape[1] if lengths is None else lengths.cpu())
 
     def value(self) -> Any:
         """The model's output ``[out_features]``, or a Recurrence's state; with B streams, ``[B, …]``."""
@@ -90,7 +86,7 @@ class Stream:
         index = index.cpu().numpy() if isinstance(index, Tensor) else index
         rows = torch.from_numpy(np.arange(len(self._seen))[slice(None) if index is None else index].reshape(-1))
         state, seen = tree_map(torch.clone, self._state), self._seen.clone()
-        for leaf, first in zip(tree_leaves(state), tree_leaves(self._start(self.streams)), strict=True):
+        for leaf, first in zip(tree_leaves(state), tree_leaves(self._start()), strict=True):
             leaf[rows.to(leaf.device)] = first[rows.to(leaf.device)].to(leaf.dtype)
         seen[rows] = 0
         self._state, self._seen = state, seen
@@ -132,8 +128,6 @@ class Stream:
 
 def _as_chunk(chunk: Tensor, streams: int | None) -> Tensor:
     """``[B, n, D]``, from one element or several."""
-    if chunk.shape == (0,):  # an empty list: no elements
-        chunk = chunk[:, None]
     batch = chunk[None] if streams is None else chunk
     batch = batch[:, None] if batch.dim() == 2 else batch
     if batch.dim() != 3 or batch.shape[0] != (streams or 1):
@@ -148,7 +142,7 @@ def streaming_recurrence(model: nn.Module) -> Recurrence:
         return model
     orderings = getattr(model, "orderings", 1)
     if not getattr(model, "streams", False) or orderings > 1:
-        reason = "it averages over orderings; set model.orderings = 1" if orderings > 1 else "it reads whole sets"
+        reason = "it averages over orderings; set orderings = 1 (of .inner)" if orderings > 1 else "it reads whole sets"
         raise InputError(f"{type(model).__name__} cannot stream: {reason} (RecurrentSetModel and DeepSets stream)")
     return model.recurrence  # type: ignore[return-value]
 

@@ -26,17 +26,15 @@ from torch import Tensor
 
 from anyorder.checks import one_of, real_number, whole_number
 from anyorder.data.sets import SetData
-from anyorder.models import MODELS, SetModel, Standardised
+from anyorder.models import SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
-from anyorder.training.checkpoint import seed_in
 from anyorder.training.loop import TrainConfig, train
 from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}
-UNITS = ("mean", "scale", "out_mean", "out_scale")
-_FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape", "_units")  # besides model_ and arrays
+_FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape")  # besides model_ and arrays
 
 PARAMETERS = """
     Args:
@@ -48,7 +46,7 @@ PARAMETERS = """
         standardize: Whether elements and float targets have mean 0 and variance 1 inside. ``model_`` keeps raw units.
         validation_fraction: Share of the sets held out to choose the best epoch.
         patience: Number of epochs without progress after which training stops.
-        random_state: Seed of all random draws.
+        random_state: Seed of all random draws. With a ``workdir``, None means 0.
         workdir: Folder for checkpoints. An interrupted ``fit`` continues from them.
         verbose: Whether to show the progress and measure the order gap.
 
@@ -71,10 +69,9 @@ class SetEstimator(BaseEstimator):
     epochs: int = 100
     batch_size: int = 32
     learning_rate: float = 3e-3
-    optimizer: Any = "adam"
+    optimizer: str = "adam"
     schedule: str = "one-cycle"
     plateau_patience: int = 5
-    plateau_factor: float = 0.5
     weight_decay: float = 0.0
     clip: float | None = 1.0
     shuffle: bool = False
@@ -88,7 +85,7 @@ class SetEstimator(BaseEstimator):
     mixed_precision: str | None = None
     workdir: str | Path | None = None
     checkpoint_seconds: float = 30.0
-    tensorboard: bool | str | Path = False
+    tensorboard: str | Path | None = None
     verbose: bool = False
 
     def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
@@ -111,7 +108,7 @@ class SetEstimator(BaseEstimator):
             data, validation = data.select(order[held_out:]), data.select(order[:held_out])
         unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled))
         penalty, weight = self._penalty()
-        self.model_.to(torch.get_default_dtype())
+        self.model_.inner.to(torch.get_default_dtype())
         result = train(
             self.model_.inner,
             self._loss,
@@ -131,10 +128,6 @@ class SetEstimator(BaseEstimator):
     def predict(self, X: Any, orderings: int = 1) -> np.ndarray:
         """The prediction for each set in its given order, or the mean over random ``orderings``."""
         return self._answers(self._outputs(X, orderings))
-
-    def _finish(self, output: Tensor) -> Tensor:
-        """What is averaged over orderings."""
-        return output
 
     def _sets(self, X: Any, y: Any = "no_validation", first: bool = False) -> SetData:
         """The sets of ``X``: finite, and of the features and column names of the first ones."""
@@ -159,26 +152,20 @@ class SetEstimator(BaseEstimator):
         return SetData(elements.to(dtype), data.offsets)
 
     def _begin(self, data: SetData, out_features: int) -> None:
-        """Build the model in the units of ``data``; without a ``random_state`` from the seed in the workdir, if any."""
-        fixed = self.random_state is not None or self.workdir is None
-        seed = None if fixed else seed_in(self.workdir)
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1)) if seed is None else seed
+        """Build the model in the units of ``data``."""
+        state = 0 if self.random_state is None and self.workdir is not None else self.random_state
+        self.seed_ = int(check_random_state(state).randint(2**31 - 1))
         here = processes(str(self.device))
         if here.num_processes > 1:  # all take the seed of the first
             self.seed_ = int(broadcast(torch.tensor(self.seed_, device=here.device)))
-        name = model_named(self.model).name
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            self.model_ = Standardised(self.n_features_in_, out_features, name, self.model_options)
+            self.model_ = Standardised(self.n_features_in_, out_features, self.model, self.model_options)
         if self.standardize:
             assert data.targets is not None
             weights = torch.ones(len(data)) if data.weights is None else data.weights
             units = _units(data.elements, weights.repeat_interleave(data.lengths))
-            units += _units(data.targets.reshape(len(data), -1), weights)
-            self.model_.set_units(*units)
-        else:
-            units = [0.0, 1.0, 0.0, 1.0]
-        self._units = _in_double(self.model_, units)
+            self.model_.set_units(*units, *_units(data.targets.reshape(len(data), -1), weights))
 
     def _config(self) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()
@@ -205,14 +192,11 @@ class SetEstimator(BaseEstimator):
 
     def _in_units(self, data: SetData) -> SetData:
         """The sets as the model inside reads them. They are standardised before they are rounded to its dtype."""
-        elements, targets, dtype = data.elements, data.targets, self.model_.mean.dtype
-        if elements.is_floating_point():
-            mean, scale = (self._units[name].to(elements.dtype) for name in ("mean", "scale"))
-            elements = ((elements - mean) / scale).to(dtype)
+        targets = data.targets
         if targets is not None and targets.is_floating_point():
-            mean, scale = (self._units[name].to(targets.dtype) for name in ("out_mean", "out_scale"))
-            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(dtype)
-        return dataclasses.replace(data, elements=elements, targets=targets)
+            mean, scale = self.model_.out_mean.to(targets), self.model_.out_scale.to(targets)
+            targets = ((targets.reshape(len(data), -1) - mean) / scale).reshape(targets.shape).to(self.model_.dtype)
+        return dataclasses.replace(data, elements=self.model_.standard(data.elements), targets=targets)
 
     def _outputs(self, X: Any, orderings: int) -> np.ndarray:
         check_is_fitted(self, "model_")
@@ -250,17 +234,11 @@ class SetEstimator(BaseEstimator):
             parameters["penalty_weight"] = AdaptiveWeight(**{**weight, "bounds": tuple(weight["bounds"])})
         estimator = cls(**parameters)
         estimator.model_, estimator.n_features_in_ = model, model.in_features
-        fitted["_units"] = _in_double(model, [fitted["_units"][name] for name in UNITS])
         for name in _FITTED:
             setattr(estimator, name, fitted[name])
         for name, (kind, values) in details["arrays"].items():
             setattr(estimator, name, np.array(values, dtype=kind))
         return estimator
-
-
-def model_named(name: str, option: str = "model") -> type[SetModel]:
-    """The registered model of a name."""
-    return MODELS[one_of(option, name, [name for name in MODELS if name != Standardised.name])]
 
 
 def why_no_penalty(model: SetModel) -> str | None:
@@ -287,13 +265,6 @@ def _units(values: Tensor, weights: Tensor) -> list[Any]:
     mean = (share * values).sum(0)
     spread = (share * (values - mean).square()).sum(0).sqrt()
     return [mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)]
-
-
-def _in_double(model: Standardised, units: Sequence[Any]) -> dict[str, Tensor]:
-    """The units in float64, each of the shape that the model has."""
-    shapes = [getattr(model, name).shape for name in UNITS]
-    parts = [torch.as_tensor(unit, dtype=torch.float64).expand(s) for unit, s in zip(units, shapes, strict=True)]
-    return dict(zip(UNITS, parts, strict=True))
 
 
 def _as_json(value: Any) -> Any:

@@ -33,8 +33,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         return self._outputs(X, orderings)
 
     def _finish(self, output: Tensor) -> Tensor:
-        votes = getattr(self.model_.inner, "combine", "mean") == "vote"  # shares of the votes add up to 1
-        return output if votes else output.softmax(1)
+        """What is averaged over orderings."""
+        return output.softmax(1)
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = column_or_1d(y, warn=True)

@@ -22,6 +22,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
     """
 
     _loss = "mse"
+    _finish = None
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
@@ -29,8 +30,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
         return y if y.dtype == np.float32 else y.astype(np.float64), int(np.prod(self._shape))
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        outputs = outputs * self._units["out_scale"].numpy() + self._units["out_mean"].numpy()
-        return outputs.reshape(-1, *self._shape)
+        scale, mean = (unit.cpu().numpy() for unit in (self.model_.out_scale, self.model_.out_mean))
+        return (outputs * scale + mean).reshape(-1, *self._shape)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from anyorder.checks import InputError, one_of, real_number
 from anyorder.data.sets import SetData
-from anyorder.files import table_ending
 
 TASKS = ("classification", "regression")
 MISSING = ("error", "drop-row", "mean", "zero")
@@ -373,9 +372,11 @@ def _called(source: Any) -> str:
 
 def _open(source: Any) -> pyarrow.dataset.Dataset:
     """A table whose columns can be read. Those of a text file are text."""
+    if isinstance(source, (str, Path)):
+        ending = Path(source).name.lower().removesuffix(".gz").rpartition(".")[2]
+        one_of(f"the ending of {source}", ending, ("csv", "tsv", "txt", "parquet", "pq"))
     with _one_line_errors(source):
         if isinstance(source, (str, Path)):
-            ending = table_ending(source)
             if ending in ("parquet", "pq"):
                 return pyarrow.dataset.dataset(source)
             text = pyarrow.dataset.CsvFileFormat(
@@ -386,8 +387,6 @@ def _open(source: Any) -> pyarrow.dataset.Dataset:
             return pyarrow.dataset.dataset(source, pa.schema([(name, pa.string()) for name in names]), format=text)
         if hasattr(source, "to_arrow"):  # polars
             source = source.to_arrow()
-        if isinstance(source, Mapping):
-            source = {name: values if np.ndim(values) else [values] for name, values in source.items()}
         if not isinstance(source, pa.Table):
             source = pa.Table.from_pandas(pd.DataFrame(source), preserve_index=False)
         return pyarrow.dataset.dataset(source)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from anyorder.checks import (
     InputError,
@@ -25,18 +24,16 @@ from anyorder.checks import (
 )
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
-from anyorder.recurrences.trajectory import tree_leaves
 
 MODELS: dict[str, type[SetModel]] = {}
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
-COMBINE = ("mean", "vote")
-_SETTINGS = ("orderings", "seed", "combine")  # attributes that may be changed on a model that was built
+_SETTINGS = ("orderings", "seed")  # attributes that may be changed on a model that was built
 
 Embedding = tuple[int, int, str]  # how many integers, how many dimensions, "frozen" or "learned"
 
 
 class SetModel(nn.Module):
-    """The base of all set models: a registered name, a configuration, a description.
+    """The base of all set models: a registered name and a configuration.
 
     ``invariant``: the output cannot depend on the order of the elements. ``streams``: the model has ``encode``,
     ``recurrence`` and ``readout``, so elements can arrive one by one at a constant cost.
@@ -90,20 +87,6 @@ class SetModel(nn.Module):
                 "describe; keep the state_dict() and build the model in code"
             )
         return {n: _plain(getattr(self, n) if n in _SETTINGS else value) for n, value in self._arguments.items()}
-
-    def describe(self) -> dict[str, Any]:
-        """A dict of name, trained parameters, state size, ``invariant``, ``streams``.
-
-        ``state_size``: how many numbers a stream keeps; None if the model needs all elements.
-        """
-        start = tree_leaves(self.recurrence.start(1)) if self.streams else None
-        return {
-            "name": self.name,
-            "parameters": sum(p.numel() for p in self.parameters() if p.requires_grad),
-            "state_size": None if start is None else sum(leaf.numel() for leaf in start),
-            "invariant": self.invariant,
-            "streams": self.streams,
-        }
 
     @property
     def dtype(self) -> torch.dtype:
@@ -171,8 +154,9 @@ class Standardised(SetModel):
     """A model of raw values: y = σ_y · model((x − μ_x) / σ_x) + μ_y.
 
     ``model``: a name of :data:`MODELS`, built with ``options``; it is ``inner``. The units are the buffers ``mean``,
-    ``scale`` (of the elements), ``out_mean`` and ``out_scale``: 0 and 1 until :meth:`set_units`. Integer elements are
-    passed on unchanged. Floating elements may have a wider dtype than the weights; they are rounded after scaling.
+    ``scale`` (of the elements), ``out_mean`` and ``out_scale``: 0 and 1 until :meth:`set_units`, in float64. Integer
+    elements are passed on unchanged. Floating elements may have a wider dtype than the weights; they are rounded after
+    scaling.
 
     >>> import anyorder.models
     >>> model = Standardised(1, 1, "deepsets").set_units([5.0], [2.0], [100.0], [10.0])
@@ -189,22 +173,17 @@ class Standardised(SetModel):
         super().__init__(in_features, out_features)
         one_of("model", model, [name for name in MODELS if name != self.name])
         self.inner: Any = MODELS[model](in_features, out_features, **(options or {}))
-        self.mean, self.scale = nn.Buffer(torch.zeros(in_features)), nn.Buffer(torch.ones(in_features))
-        self.out_mean, self.out_scale = nn.Buffer(torch.zeros(out_features)), nn.Buffer(torch.ones(out_features))
+        kind: Any = {"dtype": torch.float64}
+        self.mean, self.scale = nn.Buffer(torch.zeros(in_features, **kind)), nn.Buffer(torch.ones(in_features, **kind))
+        self.out_mean = nn.Buffer(torch.zeros(out_features, **kind))
+        self.out_scale = nn.Buffer(torch.ones(out_features, **kind))
         self.invariant, self.streams = self.inner.invariant, self.inner.streams
 
     def set_units(self, mean: Any, scale: Any, out_mean: Any = 0.0, out_scale: Any = 1.0) -> Standardised:
-        """The model itself, with these units; outputs of a model that votes have none."""
-        values = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
-        units = {name: torch.as_tensor(value) for name, value in values.items()}
-        changed = bool(units["out_mean"].any() or (units["out_scale"] != 1).any())
-        if changed and getattr(self.inner, "combine", "mean") == "vote":
-            raise InputError(
-                "out_mean must be 0 and out_scale 1 for a model with combine='vote', which rounds its outputs; "
-                f"got {units['out_mean'].tolist()} and {units['out_scale'].tolist()} (use combine='mean')"
-            )
+        """The model itself, with these units."""
+        units = {"mean": mean, "scale": scale, "out_mean": out_mean, "out_scale": out_scale}
         for name, unit in units.items():
-            getattr(self, name).copy_(unit)
+            getattr(self, name).copy_(torch.as_tensor(unit))
         return self
 
     def config(self) -> dict[str, Any]:
@@ -213,11 +192,11 @@ class Standardised(SetModel):
         return {**super().config(), "options": options}
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self._raw(self.inner(self._standard(elements), lengths))
+        return self._raw(self.inner(self.standard(elements), lengths))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The elements that the recurrence inside reads, from raw elements."""
-        return self.inner.encode(self._standard(elements), lengths)
+        return self.inner.encode(self.standard(elements), lengths)
 
     def readout(self, state: Any) -> Tensor:
         """The output, in raw units, of a state of the recurrence inside."""
@@ -230,21 +209,18 @@ class Standardised(SetModel):
     @property
     def orderings(self) -> int:
         """The number of orderings that the model inside averages over."""
-        return int(getattr(self.inner, "orderings", 1))
+        return getattr(self.inner, "orderings", 1)
 
-    @orderings.setter
-    def orderings(self, value: int) -> None:
-        self.inner.orderings = whole_number("orderings", value)
-
-    def _standard(self, elements: Tensor) -> Tensor:
+    def standard(self, elements: Tensor) -> Tensor:
+        """Raw elements as the model inside reads them."""
         floating = isinstance(elements, Tensor) and elements.is_floating_point()
-        if not floating or elements.shape[2:] != (self.in_features,):
+        if not floating or elements.shape[-1:] != (self.in_features,):
             return elements  # integers of an embedding, or what the model inside refuses
-        standard = (elements - self.mean.to(elements.dtype)) / self.scale.to(elements.dtype)
-        return standard.to(self.mean.dtype) if elements.dtype.itemsize > self.mean.dtype.itemsize else standard
+        standard = (elements - self.mean.to(elements)) / self.scale.to(elements)
+        return standard.to(self.dtype) if elements.dtype.itemsize > self.dtype.itemsize else standard
 
     def _raw(self, output: Tensor) -> Tensor:
-        return output * self.out_scale + self.out_mean
+        return output * self.out_scale.to(output) + self.out_mean.to(output)
 
 
 def mlp(
@@ -318,28 +294,19 @@ def average_over_orderings(
     *,
     orderings: int = 20,
     seed: int = 0,
-    combine: str = "mean",
 ) -> Tensor:
-    """Predictions ``[B, out_features]``, combined over random ``orderings``.
+    """The mean prediction ``[B, out_features]`` over random ``orderings``.
 
-    ``combine="mean"``: the mean output. ``"vote"``: of one output column, the most frequent rounded value (the
-    smallest if several are); of several columns, the share of orderings that chose each class. The orderings depend
-    on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch.
+    They depend on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch.
 
     >>> first = lambda elements, lengths: elements[:, 0]
     >>> mean = average_over_orderings(first, torch.tensor([[[0.0], [8.0]]]), orderings=1000)
     >>> bool((mean - 4).abs() < 1)
     True
     """
-    one_of("combine", combine, COMBINE)
     elements, draws = checked_elements(elements), whole_number("orderings", orderings)
     lengths = checked_lengths(lengths, elements)
     index = fixed_orderings(sizes_of(elements, lengths), elements.shape[1], draws, seed)
     shuffled = reorder(elements.repeat_interleave(draws, 0), index.flatten(0, 1))
     out = predict(shuffled, None if lengths is None else lengths.repeat_interleave(draws, 0))
-    out = out.unflatten(0, (len(elements), draws))
-    if combine == "mean":
-        return out.mean(1)
-    if out.shape[2] == 1:
-        return out.round().mode(1).values
-    return F.one_hot(out.argmax(2), out.shape[2]).to(out.dtype).mean(1)
+    return out.unflatten(0, (len(elements), draws)).mean(1)

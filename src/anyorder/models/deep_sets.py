@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyorder.checks import InputError, one_of
+from anyorder.checks import one_of
 from anyorder.models.base import ACTIVATIONS, Embedding, SetModel, mlp, pool
 from anyorder.recurrences.base import recurrence
 from anyorder.recurrences.trajectory import State
@@ -57,7 +57,6 @@ class DeepSets(SetModel):
     ) -> None:
         super().__init__(in_features, out_features, embedding)
         self.pooling = one_of("pooling", pooling, _POOL_STEPS)
-        self.equivariant = bool(equivariant)
         widths = (self.element_features, *phi)
         if equivariant:
             layers = zip(widths, phi, strict=False)
@@ -82,8 +81,6 @@ class DeepSets(SetModel):
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, W]``; padding is read as zeros."""
-        if self.equivariant:
-            raise InputError("equivariant layers need the whole set: this DeepSets cannot encode element by element")
         return self.phi(self.masked(elements, lengths)[0])
 
     def readout(self, state: State) -> Tensor:

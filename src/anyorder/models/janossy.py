@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from anyorder.checks import one_of, whole_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import filled
-from anyorder.models.base import COMBINE, Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool, sizes_of
+from anyorder.models.base import Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool, sizes_of
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.recurrences.base import Recurrence
 
@@ -19,19 +19,17 @@ from anyorder.recurrences.base import Recurrence
 class JanossyPooling(SetModel):
     """The mean of an order-sensitive function over orderings (Murphy et al., 2019).
 
-    ``k`` = 1, 2 or 3: y = ρ(mean over the ordered k-tuples of distinct elements of φ(x_1, …, x_k)), or their sum
-    with ``pooling="sum"``. φ is an MLP of widths ``encoder`` (default ``(hidden,)``). All n^k tuples are read. Zeros
-    complete a set of fewer than k elements; an empty set is pooled to 0.
+    ``k`` = 1, 2 or 3: y = ρ(mean over the ordered k-tuples of distinct elements of φ(x_1, …, x_k)). φ is an MLP of
+    widths ``encoder`` (default ``(hidden,)``). All n^k tuples are read. Zeros complete a set of fewer than k elements;
+    an empty set is pooled to 0.
 
     ``k=None``: the recurrent π-SGD form, with ``cell``, ``layers`` and ``learned_start`` of
     :class:`RecurrentSetModel`. In training each set is read once, in a fresh random ordering. In eval mode
-    ``orderings`` of them, drawn from ``seed``, are combined by ``combine`` ("mean" or "vote", see
-    :func:`average_over_orderings`). Options of the other form are ignored.
+    the outputs of ``orderings`` of them, drawn from ``seed``, are averaged (:func:`average_over_orderings`). Options of
+    the other form are ignored.
 
     >>> pairs = JanossyPooling(3, 1, k=2)
-    >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5, combine="vote").eval()
-    >>> pi_sgd(torch.randn(4, 6, 3)).sum(1)
-    tensor([1., 1., 1., 1.])
+    >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5)
     """
 
     name = "janossy"
@@ -49,9 +47,7 @@ class JanossyPooling(SetModel):
         readout: Sequence[int] | nn.Module | None = None,
         learned_start: bool = True,
         orderings: int = 20,
-        combine: str = "mean",
         seed: int = 0,
-        pooling: str = "mean",
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
@@ -60,8 +56,6 @@ class JanossyPooling(SetModel):
         self.k = one_of("k", k, (None, 1, 2, 3))
         self.invariant = k is not None
         self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
-        self.combine = one_of("combine", combine, COMBINE)
-        self.pooling = one_of("pooling", pooling, ("mean", "sum"))
         if k is None:
             self.sequence = RecurrentSetModel(
                 in_features, out_features, cell, hidden, layers, encoder, readout, learned_start,
@@ -77,9 +71,7 @@ class JanossyPooling(SetModel):
             return self._over_tuples(*self.masked(elements, lengths)[:2])
         elements, lengths = self.sequence.check(elements, lengths)
         if not self.training:
-            return average_over_orderings(
-                self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed, combine=self.combine
-            )
+            return average_over_orderings(self.sequence, elements, lengths, orderings=self.orderings, seed=self.seed)
         fresh = random_orderings(sizes_of(elements, lengths), elements.shape[1])[:, 0]
         return self.sequence(reorder(elements, fresh), lengths)
 
@@ -97,7 +89,7 @@ class JanossyPooling(SetModel):
             completed = torch.where(lengths > 0, lengths.clamp(min=self.k), 0)
             mask = tuples.amax(1) < completed[:, None]
             elements = filled(elements, completed)
-        return self.rho(pool(self.phi(elements[:, tuples].flatten(2)), mask, self.pooling))
+        return self.rho(pool(self.phi(elements[:, tuples].flatten(2)), mask, "mean"))
 
     # The recurrent form can be penalised and measured like the model inside it.
     @property

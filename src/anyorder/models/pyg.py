@@ -12,7 +12,7 @@ from anyorder.data.sets import pad_from_batch
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.penalties import SIRE, SubsetPenalty
 from anyorder.recurrences.base import Recurrence
-from anyorder.recurrences.trajectory import Trajectory, tree_leaves
+from anyorder.recurrences.trajectory import Trajectory
 
 __all__ = ["SireAggregation", "penalty_of"]
 
@@ -48,22 +48,11 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
         penalty: SIRE | SubsetPenalty | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = in_channels, out_channels
         self.model = RecurrentSetModel(
             in_channels, out_channels, cell, out_channels, layers, readout=nn.Identity(), learned_start=learned_start
         )
-        self._named_cell = not isinstance(cell, Recurrence)
         self._penalty = SIRE() if penalty is None else penalty
         self._last: Trajectory | None = None
-
-    def reset_parameters(self) -> None:
-        """Draw fresh weights; a learned start state goes back to zeros."""
-        for module in self.model.recurrence.modules():
-            getattr(module, "reset_parameters", lambda: None)()
-        if self._named_cell:
-            with torch.no_grad():
-                for leaf in tree_leaves(self.model.recurrence.start(1)):
-                    leaf.zero_()
 
     def forward(
         self,
@@ -78,8 +67,6 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
         if index is None:
             index = torch.arange(len(ptr) - 1, device=x.device).repeat_interleave(ptr.diff())  # type: ignore
         self._last = None
-        if dim_size == 0:  # two empty sets stand in, so that penalty() has a forward, of 0
-            return self.forward(x[:0], index[:0], dim_size=2)[:0]
         elements, lengths = pad_from_batch(x, index, dim_size)
         out, trajectory = self.model(elements, lengths, return_trajectory=True)
         if self.training:
@@ -95,9 +82,6 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
     def __getstate__(self) -> dict[str, Any]:
         """The layer without its last forward, whose graph can be neither copied nor saved."""
         return {**self.__dict__, "_last": None}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, penalty={self._penalty})"
 
 
 def penalty_of(network: nn.Module, generator: torch.Generator | None = None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -43,17 +42,13 @@ class Readout(nn.Module):
         self.head, self.dropout, self.read = head, nn.Dropout(dropout), read
 
     def forward(self, state: State) -> Tensor:
-        return self.head(tree_map(self._drop, state if self.read is None else self.read(state)))
-
-    def _drop(self, leaf: Tensor) -> Tensor:
-        return self.dropout(leaf) if leaf.is_floating_point() or leaf.is_complex() else leaf
+        return self.head(tree_map(self.dropout, state if self.read is None else self.read(state)))
 
 
 class UnboundedHead(nn.Module):
-    """ρ of states without bound: linear in the standardised state z, plus (Uz ∘ Vz)W and an MLP that begin at 0.
+    """ρ of states without bound: linear in the standardised state z, plus (Uz ∘ Vz)W and an MLP that begin near 0.
 
-    The linear path carries sums without loss. The other two learn only what it cannot: W and the MLP's last layer are
-    0 at first.
+    The linear path carries sums without loss. The other two learn what it cannot.
     """
 
     def __init__(
@@ -72,7 +67,7 @@ class UnboundedHead(nn.Module):
         self.mlp = mlp(channels.size, widths, out_features, activation, dropout) if widths else None
         for part in (self.product, self.mlp):
             if part is not None:
-                nn.init.zeros_(list(part.modules())[-1].weight)  # type: ignore[arg-type]
+                nn.init.normal_(list(part.modules())[-1].weight, std=0.01)  # type: ignore[arg-type]
 
     def forward(self, state: Tensor) -> Tensor:
         z = self.standardise(state)
@@ -181,12 +176,6 @@ class RecurrentSetModel(SetModel):
             head = mlp(read, widths, out_features, activation, readout_dropout)
         own = None if own_head else _side_by_side
         self.readout = Readout(head, dropout, own if own_cell else self.recurrence.output)
-        if own_head:
-            with torch.no_grad():
-                out = copy.deepcopy(self.readout).eval()(self.recurrence.start(1))
-            if not isinstance(out, Tensor) or out.shape != (1, out_features):
-                got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                raise InputError(f"readout must map a state of batch 1 to [1, {out_features}]; got {got}")
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
         """φ of every element, ``[B, T, D] -> [B, T, E]``; padding is not read."""

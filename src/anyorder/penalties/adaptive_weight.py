@@ -18,12 +18,12 @@ class AdaptiveWeight:
     Each update adds ``rate`` × log(gap / target) to log(weight), at most ``rate`` in either direction. A gap above
     the target raises the weight, one below lowers it. The gap is usually :func:`anyorder.order_gap` of the last batch.
 
-    >>> weight = AdaptiveWeight(target=0.01)
+    >>> weight = AdaptiveWeight(target=0.05)
     >>> weight.update(0.5) > 1.0
     True
     """
 
-    target: float = 0.01
+    target: float = 0.05
     weight: float = 1.0
     rate: float = 0.1
     bounds: tuple[float, float] = (1e-4, 1e4)

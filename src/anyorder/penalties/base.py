@@ -67,9 +67,10 @@ class Penalty(ABC):
             generator: the only source of random numbers; None takes torch's default generator.
         """
         trajectory = trajectory_of(subject, elements, lengths)
-        if ties is not None:
-            trajectory = replace(trajectory, ties=checked_ties(ties, trajectory.elements, trajectory.lengths))
-        values, counts = self.per_set(replace(trajectory, spread=spread), generator)
+        if ties is not None or spread is not None:
+            ties = None if ties is None else checked_ties(ties, trajectory.elements, trajectory.lengths)
+            trajectory = replace(trajectory, ties=ties, spread=spread)
+        values, counts = self.per_set(trajectory, generator)
         object.__setattr__(self, "counts", counts)
         if self.reduction == "none":
             if weights is not None:

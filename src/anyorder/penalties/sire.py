@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -69,11 +69,20 @@ class SIRE(RelativePenalty):
     def compares_sets(self) -> bool:
         return self.relative or self.partners == "batch"
 
+    def of_shuffled(self, recurrence: Recurrence) -> SIRE:
+        """The same law for sets that are read in a fresh random ordering: their own prefixes are random.
+
+        States of the pass then serve as the states before the pairs, which costs no further scan.
+        """
+        drawn = self.prefixes == "random" and self.partners == "set" and self.through_states
+        closed = type(recurrence).closed_form_gap is not Recurrence.closed_form_gap
+        return self if closed or not drawn else replace(self, prefixes="given")
+
     def gaps(self, trajectory: Trajectory, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         if bool(self.ties) != (trajectory.ties is not None):
             raise InputError("ties=True and the argument ties of the call go together; got one without the other")
         longest, every = trajectory.elements.shape[1], self.prefixes == "random" or self.partners == "batch"
-        pairs = Pairs.of(trajectory.counts, longest, trajectory.ties, self.window, every)
+        pairs = Pairs(trajectory.counts, longest, trajectory.ties, self.window, every)
         counts = pairs.counts
         sample = counts.nonzero()[:, 0].repeat_interleave(self.pairs)
         if len(sample) == 0:
@@ -92,7 +101,7 @@ class SIRE(RelativePenalty):
         """f(s, a, b) and f(s, b, a), one row per draw; ``sample [R]`` is the set of each draw."""
         r, length = trajectory.recurrence, trajectory.counts[sample]
         if self.prefixes == "given" and self.partners == "set":
-            return self._of_given_order(trajectory, sample, *pairs.draw(sample, generator, tied=bool(self.ties)))
+            return self._of_given_order(trajectory, sample, *pairs.draw(sample, generator))
         before = random_below(length - 1, generator)  # m elements stand before the pair
         if self.prefixes == "random":
             order = random_orderings(length, trajectory.elements.shape[1], 1, generator)[:, 0]

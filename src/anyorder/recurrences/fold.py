@@ -203,7 +203,7 @@ class Fold(Recurrence):
         elements = self._readable(elements)
         groups = None if ties is None else checked_ties(ties, elements, lengths)
         counts = torch.full((len(elements),), elements.shape[1]) if lengths is None else lengths
-        pairs = Pairs.of(counts.to(elements.device), elements.shape[1], groups, 0, ties is None)
+        pairs = Pairs(counts.to(elements.device), elements.shape[1], groups, 0, ties is None)
         c, b, alpha = self._affine(elements, lengths)
         det, number = pairs.squared_sum(c, b)
         shifts = (alpha.double().abs().sum(1) * (counts[:, None] - 1).clamp(min=0)).square()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,33 +11,67 @@ from torch import Tensor
 from anyorder.data.orderings import random_below
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pairs:
-    """Element i is drawn in proportion to ``weight``, its partner uniformly from the others in ``begin`` … ``reach``.
+    """Pairs within ties ``[B, T]`` and at most ``window`` distinct times apart, in sets of ``lengths [B]`` elements.
 
-    All tensors are ``[B, T]``. ``reach`` is exclusive, and ``weight`` is 0 where an element has no partner.
-    ``every`` says that all pairs of a set are equally likely. A swap starts from the state before its earlier element.
+    Without ties each element has a time of its own, and no window reaches to the end. With ``every`` all pairs of a
+    set are equally likely. A time of k elements counts k times, or k − 1 times if no later time is near enough. A swap
+    starts from the state before its earlier element.
     """
 
-    begin: Tensor
-    reach: Tensor
-    weight: Tensor
+    lengths: Tensor
+    longest: int
+    ties: Tensor | None = None
+    window: int | None = None
     every: bool = False
 
-    @classmethod
-    def of(cls, lengths: Tensor, longest: int, ties: Tensor | None, window: int | None, every: bool) -> Pairs:
-        """The pairs within ties ``[B, T]`` and at most ``window`` distinct times apart.
+    @property
+    def counts(self) -> Tensor:
+        """1 for each set ``[B]`` that has a pair, otherwise 0."""
+        return (self.lengths >= 2 if self.ties is None else self.weight.sum(1) > 0).long()
 
-        Without ties each element has a time of its own, and no window reaches to the end. With ``every`` all elements
-        of a set are tied. A time of k elements counts k times, or k − 1 times if no later time is near enough.
-        """
+    def draw(self, sample: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """The earlier and the later position of a pair of each set in ``sample [R]``."""
+        if self.ties is None:
+            length = self.lengths[sample]
+            one = random_below(length - 1, generator)
+            reach = length - 1 - one
+            return one, one + 1 + random_below(
+                reach if self.window is None else reach.clamp(max=self.window), generator
+            )
+        mass = self.weight[sample].cumsum(1)
+        uniform = torch.rand(len(sample), generator=generator, device=getattr(generator, "device", mass.device))
+        place = torch.searchsorted(mass, uniform.to(mass)[:, None] * mass[:, -1:], right=True)
+        one = place[:, 0].clamp(max=self.longest - 1)
+        begin, reach = (x[sample].gather(1, one[:, None])[:, 0] for x in (self.begin, self.reach))
+        other = begin + random_below(reach - begin - 1, generator)
+        other = other + (other >= one)
+        return torch.minimum(one, other), torch.maximum(one, other)
+
+    @property
+    def begin(self) -> Tensor:
+        return self._runs[0]
+
+    @property
+    def reach(self) -> Tensor:
+        return self._runs[1]
+
+    @property
+    def weight(self) -> Tensor:
+        return self._runs[2]
+
+    @cached_property
+    def _runs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``[B, T]`` each: the partners of an element lie in begin … reach; it is drawn in proportion to weight."""
+        lengths, longest, ties = self.lengths[:, None], self.longest, self.ties
         place = torch.arange(longest, device=lengths.device).expand(len(lengths), longest)
-        if every:
-            begin, reach = torch.zeros_like(place), lengths[:, None].expand_as(place)
-            end = reach
+        if self.every:
+            begin, end = torch.zeros_like(place), lengths.expand_as(place)
+            reach = end
         elif ties is None:
             begin, end = place, place + 1
-            reach = lengths[:, None] if window is None else torch.minimum(place + 1 + window, lengths[:, None])
+            reach = lengths if self.window is None else torch.minimum(end + self.window, lengths)
             reach = torch.maximum(reach, end)
         else:
             new = torch.ones_like(ties, dtype=torch.bool)
@@ -45,30 +80,11 @@ class Pairs:
             first = torch.full((len(lengths), longest + 1), longest, device=lengths.device)
             first.scatter_reduce_(1, group, place, "amin")  # where each group begins
             begin, end = first.gather(1, group), first.gather(1, group + 1)
-            reach = first.gather(1, (group + 1 + (window or 0)).clamp(max=longest))
-            end, reach = (torch.minimum(x, lengths[:, None]) for x in (end, reach))
+            reach = first.gather(1, (group + 1 + (self.window or 0)).clamp(max=longest))
+            end, reach = torch.minimum(end, lengths), torch.minimum(reach, lengths)
         tied = (end - begin).clamp(min=1)
         weight = torch.where(reach > end, 1.0, (tied - 1).double() / tied)
-        return cls(begin, reach, weight * (place < lengths[:, None]), every)
-
-    @property
-    def counts(self) -> Tensor:
-        """1 for each set ``[B]`` that has a pair, otherwise 0."""
-        return (self.weight.sum(1) > 0).long()
-
-    def draw(self, sample: Tensor, generator: torch.Generator | None, *, tied: bool) -> tuple[Tensor, Tensor]:
-        """The earlier and the later position of a pair of each set in ``sample [R]``."""
-        if tied:
-            mass = self.weight[sample].cumsum(1)
-            uniform = torch.rand(len(sample), generator=generator, device=getattr(generator, "device", mass.device))
-            place = torch.searchsorted(mass, uniform.to(mass)[:, None] * mass[:, -1:], right=True)
-            one = place[:, 0].clamp(max=mass.shape[1] - 1)
-        else:  # every element but the last of a set has a partner, and all count alike
-            one = random_below(self.weight[sample].count_nonzero(1), generator)
-        begin, reach = (x[sample].gather(1, one[:, None])[:, 0] for x in (self.begin, self.reach))
-        other = begin + random_below(reach - begin - 1, generator)
-        other = other + (other >= one)
-        return torch.minimum(one, other), torch.maximum(one, other)
+        return begin, reach, weight * (place < lengths)
 
     def mean_squared_gap(self, c: Tensor, b: Tensor) -> Tensor:
         """The mean of (c_i b_j − b_i c_j)² over the law, ``[B, C]``, from ``c`` and ``b [B, T, C]``, 0 in the padding.

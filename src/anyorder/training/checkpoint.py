@@ -16,32 +16,26 @@ from torch import Tensor
 
 from anyorder.checks import InputError, extra
 from anyorder.data.sets import SetData
-from anyorder.files import load_tensors, save_tensors
+from anyorder.files import tensors_from_bytes, tensors_to_bytes, write_atomically
 from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
 from anyorder.training.batches import summed
-
-_FILE = "checkpoint.safetensors"
-_CLOCK_EVERY = 50  # steps between two agreements of several processes on whether a checkpoint is due
 
 
 class Checkpoint:
     """Writes a run to ``workdir`` and takes it over from there."""
 
     def __init__(self, run: Any, workdir: Path) -> None:
-        self.run, self.path = run, workdir / _FILE
+        self.run, self.path = run, workdir / "checkpoint.safetensors"
         self._settings = json.loads(json.dumps(_settings(run)))
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def due(self) -> bool:
         """Whether it is time to write; several processes follow the first one's clock."""
-        run = self.run
         now = time.monotonic() >= self._next
-        if run.world == 1:
+        if self.run.world == 1:
             return now
-        if run.result.steps % _CLOCK_EVERY and run.result.steps % run.deck.batches:
-            return False
-        return bool(summed(torch.tensor(float(now and run.rank == 0), device=run.device)) > 0)
+        return bool(summed(torch.tensor(float(now and self.run.rank == 0), device=self.run.device)) > 0)
 
     def write(self) -> None:
         run = self.run
@@ -52,7 +46,7 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         metadata = {"run": self._settings, "result": vars(run.result), "state": _split(state, "state", tensors)}
         if run.rank == 0:
-            save_tensors(self.path, tensors, metadata)
+            write_atomically(self.path, tensors_to_bytes(tensors, metadata))
         self._next = time.monotonic() + run.config.checkpoint_seconds
 
     def resume(self) -> None:
@@ -63,7 +57,7 @@ class Checkpoint:
                 unfinished.unlink(missing_ok=True)
         if not self.path.exists():
             return
-        tensors, metadata = load_tensors(self.path)
+        tensors, metadata = tensors_from_bytes(self.path.read_bytes(), str(self.path))
         kept, here = metadata.get("run", {}), self._settings
         for name in [*here, *kept]:  # the settings that are easiest to read come first
             if kept.get(name) != here.get(name):
@@ -110,15 +104,9 @@ def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
     return tensors[tree["tensor"]] if "tensor" in tree else {k: _joined(v, tensors) for k, v in tree["dict"]}
 
 
-def seed_in(workdir: Any) -> int | None:
-    """The seed of the run in ``workdir``, None without a run."""
-    path = Path(workdir) / _FILE
-    return load_tensors(path)[1].get("run", {}).get("seed") if path.exists() else None
-
-
 def _settings(run: Any) -> dict[str, Any]:
     """All that decides how a run ends, to compare with the run in the file."""
-    config, model = run.config.to_dict(), run.model
+    config, model = vars(run.config), run.model
     try:
         arguments = model.config() if isinstance(model, SetModel) else {}
     except InputError:  # a module of the user's among the arguments
@@ -149,26 +137,19 @@ def _digest(data: SetData | None) -> str | None:
     """A fingerprint of everything in the data."""
     if data is None:
         return None
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (data.elements, data.offsets, data.targets, data.weights):
-        digest.update(repr(None if part is None else (part.dtype, part.shape)).encode())
-        if part is not None and part.numel():
-            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    packed = tensors_to_bytes({name: part for name, part in vars(data).items() if isinstance(part, Tensor)})
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the global generator, for dropout, inside a ``with`` block."""
-    before, outside = torch.get_rng_state(), _dropout(device).get_rng_state()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
-    if device.type != "cpu":
-        _dropout(device).manual_seed(seed)
-    try:
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed devices that are not ours
+        if devices:
+            _dropout(device).manual_seed(seed)
         yield
-    finally:
-        _dropout(device).set_rng_state(outside)
-        torch.set_rng_state(before)
 
 
 def _dropout(device: torch.device) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,22 +59,21 @@ class TrainConfig:
     """The settings of a training run, checked when they are made.
 
     Args:
-        optimizer: A name of :data:`OPTIMIZERS`, or a callable from parameters to an optimiser. A callable sets its
-            own learning rate and weight decay; ``learning_rate`` is then only the peak of the one-cycle schedule.
-        schedule: "one-cycle", "constant", or "plateau": the learning rate is multiplied by ``plateau_factor`` after
-            ``plateau_patience`` epochs without progress.
+        optimizer: A name of :data:`OPTIMIZERS`.
+        schedule: "one-cycle", "constant", or "plateau": the learning rate is halved after ``plateau_patience``
+            epochs without progress.
         clip: The largest norm of the gradient; None for no limit.
         shuffle: Read each set in a fresh random ordering every epoch. With ``shuffle_within=w`` every element stays
             inside its window of w consecutive elements.
         truncate: Number of elements for truncated backpropagation, see :func:`train`.
         patience: Stop after this many epochs without a better validation metric.
         maximize: Whether a larger ``metric`` is better.
-        gap_every: Epochs between two measurements of the order gap on ``gap_samples`` fixed sets; 0 for never.
+        gap_every: Epochs between two measurements of the order gap on 64 fixed sets; 0 for never.
         checkpoint_seconds: The least time between two checkpoints; 0 writes one after each step.
         mixed_precision: "no", "fp16", "bf16" or None for the choice of ``accelerate launch``. Validation is always
             in full precision.
         device: "auto" or the name of a torch device.
-        tensorboard: A folder for TensorBoard's files; True for ``tensorboard`` in the ``workdir``.
+        tensorboard: A folder for TensorBoard's files.
 
     >>> TrainConfig(epochs=20, schedule="plateau").learning_rate
     0.003
@@ -82,49 +81,35 @@ class TrainConfig:
 
     epochs: int = _setting(100, whole_number)
     batch_size: int = _setting(128, whole_number)
-    optimizer: str | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = "adam"
+    optimizer: str = _setting("adam", one_of, allowed=tuple(OPTIMIZERS))
     learning_rate: float = _setting(3e-3, real_number, above=0)
     weight_decay: float = _setting(0.0, real_number, at_least=0)
     schedule: str = _setting("one-cycle", one_of, allowed=SCHEDULES)
     plateau_patience: int = _setting(5, whole_number, minimum=0)
-    plateau_factor: float = _setting(0.5, real_number, above=0, below=1)
     clip: float | None = _setting(1.0, real_number, above=0)
     shuffle: bool = False
     shuffle_within: int | None = _setting(None, whole_number, minimum=2)
     truncate: int | None = _setting(None, whole_number, minimum=2)
     patience: int | None = _setting(None, whole_number)
-    maximize: bool = _setting(False, one_of, allowed=(False, True))
+    maximize: bool = False
     seed: int = _setting(0, whole_number, minimum=0)
     gap_every: int = _setting(1, whole_number, minimum=0)
-    gap_samples: int = _setting(64, whole_number, minimum=2)
     checkpoint_seconds: float = _setting(30.0, real_number, at_least=0)
     mixed_precision: str | None = _setting(None, one_of, allowed=("no", "fp16", "bf16"))
     device: str = "auto"
-    tensorboard: bool | str | Path = False
+    tensorboard: str | Path | None = None
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
             name, value = setting.name, getattr(self, setting.name)
             if "check" in setting.metadata and not (value is None and "None" in str(setting.type)):
-                value = setting.metadata["check"](name, value)  # a plain number, also of numpy's
-            plain = {"maximize": bool, "device": str}.get(name, str if isinstance(value, Path) else None)
-            object.__setattr__(self, name, plain(value) if plain else value)
-        if not callable(self.optimizer):
-            one_of("optimizer", self.optimizer, OPTIMIZERS)
+                object.__setattr__(self, name, setting.metadata["check"](name, value))  # plain, also of numpy's
+        object.__setattr__(self, "device", str(self.device))
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; an optimiser of the user's by its name."""
-        values = dataclasses.asdict(self)
-        if callable(self.optimizer):
-            values["optimizer"] = getattr(self.optimizer, "__qualname__", repr(self.optimizer))
-        return values
-
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser over ``parameters``."""
-        if callable(self.optimizer):
-            return self.optimizer(parameters)
         on_cpu = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
         fused = {"fused": True} if on_cpu and self.optimizer != "rmsprop" else {}  # one call, not ten a parameter
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=self.weight_decay, **fused)
@@ -132,12 +117,10 @@ class TrainConfig:
     def make_schedule(self, optimizer: torch.optim.Optimizer, steps: int, *, validated: bool) -> Any:
         """The schedule of a run of ``steps``; "plateau" follows validation if there is any."""
         if self.schedule == "one-cycle":
-            cycles = self.optimizer in ("adam", "adamw", "sgd")  # leave the momentum of other optimisers alone
+            cycles = self.optimizer != "rmsprop"  # which has no momentum
             return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, steps + 1, cycle_momentum=cycles)
         mode: Any = "max" if self.maximize and validated else "min"
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, mode, factor=self.plateau_factor, patience=self.plateau_patience
-        )
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=self.plateau_patience)
 
 
 @dataclass

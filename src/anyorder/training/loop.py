@@ -27,7 +27,7 @@ from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.models.base import sizes_of
-from anyorder.penalties import AdaptiveWeight
+from anyorder.penalties import SIRE, AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence, evaluating
 from anyorder.recurrences.trajectory import tree_map
@@ -41,6 +41,7 @@ Batch = tuple[Tensor, Tensor | None]
 Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], Batch]
 
 _WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
+_GAP_SETS = 64  # whose order gap is measured
 
 
 class Objective(nn.Module):
@@ -111,8 +112,8 @@ def train(
             ``data.weights``, scaled to mean 1, need one value a set. Outputs ``[B, 1]`` meet targets ``[B]`` as
             ``[B]``.
         penalty_weight: A number, a callable of the share of the run done (0 to 1), or an ``AdaptiveWeight``, which
-            is updated every ten steps by the order gap of the batch (if no two of its sets have a pair: of
-            ``gap_samples`` fixed sets).
+            is updated every ten steps by the order gap of the batch (if no two of its sets have a pair: of fixed
+            sets).
         validation: Data whose ``metric(outputs, targets)`` (default: the loss) picks the best epoch. Under an
             ``AdaptiveWeight``, epochs within twice its target order gap come first.
         unlabeled: Sets without targets. The penalty is then taken on batches of its own, from labeled and unlabeled
@@ -173,7 +174,7 @@ class _Run:
         for rule, holds in self._rules():
             if not holds:
                 raise InputError(rule)
-        self.device = here.device if config.device == "auto" else _device(config.device)
+        self.device = here.device if config.device == "auto" else torch.device(config.device)
         model.to(self.device)
         if self.world > 1:  # all start from the first one's weights
             for value in model.state_dict().values():
@@ -187,6 +188,8 @@ class _Run:
             self.unlabeled = SetData(torch.cat([one.elements, other.elements]), offsets)
             self.penalty_deck = Deck(len(self.unlabeled), config.batch_size, seed_of(config.seed, 1), self.device)
         self.loss_of: Any = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        if config.shuffle and self.unlabeled is None and isinstance(self.penalty, SIRE) and has_recurrence(model):
+            self.penalty = self.penalty.of_shuffled(model.recurrence)  # type: ignore[arg-type]
         self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -209,7 +212,6 @@ class _Run:
     def _rules(self) -> Iterator[tuple[str, bool]]:
         """What the arguments must be to each other, and whether they are."""
         config, penalty = self.config, self.penalty
-        outputs = getattr(self.model, "out_features", None)
         parts: dict[str, Any] = {"data": self.data, "validation": self.validation, "unlabeled": self.unlabeled}
         for name, part in parts.items():
             if part is None and name != "data":
@@ -222,11 +224,6 @@ class _Run:
             if (weights := part.weights) is not None:
                 sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
                 yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
-            if self.loss == "cross-entropy":
-                low, high = float(part.targets.min()), float(part.targets.max())
-                classes = part.targets.dim() == 1 and not part.targets.is_floating_point()
-                sound = low >= 0 and (outputs is None or high < outputs) if classes else part.targets.dim() == 2
-                yield f"{name}.targets must be class numbers [N] from 0, or shares of the {outputs} classes", sound
         needless = config.patience is None and self.metric is None
         yield "patience and metric need validation data", self.validation is not None or needless
         usable = penalty is None or (callable(penalty) and not isinstance(penalty, type))
@@ -398,7 +395,7 @@ class _Run:
 
         With ``config.truncate`` no more elements are read than in a step, but two sets at least.
         """
-        config, count = self.config, self.config.gap_samples
+        config, count = self.config, _GAP_SETS
         if config.truncate is not None:
             count = max(2, min(count, config.batch_size * config.truncate // max(1, batch[0].shape[1])))
         elements, lengths = (None if part is None else part[:count] for part in batch)
@@ -412,7 +409,7 @@ class _Run:
         if not has_recurrence(self.model) or getattr(self.model, "invariant", False):
             return None
         data = self.validation or self.data
-        fixed = data.batch(torch.arange(min(self.config.gap_samples, len(data)), device=self.device))
+        fixed = data.batch(torch.arange(min(_GAP_SETS, len(data)), device=self.device))
         return self._gap(fixed, generator_of(self.device, self.config.seed, 3))
 
     def go(self, workdir: Path | None, progress: bool | None, log: Callable[[Record], None] | None) -> TrainResult:
@@ -428,7 +425,6 @@ class _Run:
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    journal.step()
                     if checkpoint is not None and checkpoint.due():
                         checkpoint.write()
                 record = self._end_epoch()
@@ -519,15 +515,6 @@ class _Run:
         whole = part.new_zeros(len(data), *part.shape[1:])
         whole[mine] = part[: len(mine)]
         return summed(whole)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device must be 'auto' or a device of torch; got {name!r}: {error}") from None
-    return device
 
 
 def has_recurrence(model: nn.Module) -> bool:

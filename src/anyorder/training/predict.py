@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +64,7 @@ def placed(data: SetData, model: nn.Module) -> SetData:
     """``data`` on the device and in the floating dtype of ``model``, with weights of mean 1."""
     like = next(model.parameters(), torch.zeros(()))
 
-    def convert(values: Tensor | None) -> Any:
-        return values if values is None or not values.is_floating_point() else values.to(like.dtype)
-
-    weights = None if data.weights is None else data.weights.to(like.dtype)
-    weights = None if weights is None else weights / weights.mean()
-    return SetData(convert(data.elements), data.offsets, convert(data.targets), weights).to(like.device)
+    parts = [data.elements, data.offsets, data.targets, None if data.weights is None else data.weights.to(like)]
+    parts = [p if p is None else p.to(like if p.is_floating_point() else like.device) for p in parts]
+    elements, offsets, targets, weights = parts
+    return SetData(elements, offsets, targets, None if weights is None else weights / weights.mean())  # type: ignore[arg-type]

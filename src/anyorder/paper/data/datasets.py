@@ -10,9 +10,7 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import io
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,9 +42,6 @@ class Dataset:
     groups: Tensor | None = None
 
 
-# ---------------------------------------------------------------------------------------------- digits
-
-
 def mnist() -> Dataset:
     """MNIST, one pixel an element: sets ``[784, 1]`` in [0, 1], row by row."""
     folder = locate("mnist")[1] / "mnist"
@@ -74,10 +69,6 @@ def local_orderings(samples: int, length: int, windows: Sequence[int], generator
 
     Place i of the result holds the index of the element that ends there. No element moves further than
     ``sum(w − 1)`` places; a last window may be shorter.
-
-    >>> order = local_orderings(1, 6, [2], np.random.default_rng(0))
-    >>> sorted(order[0, :2].tolist()), sorted(order[0, 4:].tolist())
-    ([0, 1], [4, 5])
     """
     order = np.tile(np.arange(length, dtype=np.int32), (samples, 1))
     for window in windows:
@@ -91,12 +82,10 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
 
     Each set gets orderings of its own, fixed by ``seed``; training and test sets from separate streams.
     """
-    windows = [whole_number("windows", window) for window in windows]
 
     def reordered(data: SetData, generator: np.random.Generator) -> SetData:
-        if data.common_length is None:
-            raise InputError("dataset must hold sets of one common size to be perturbed in windows")
-        order = torch.from_numpy(local_orderings(len(data), data.common_length, windows, generator)).long()
+        steps = len(data.elements) // len(data)  # of every set
+        order = torch.from_numpy(local_orderings(len(data), steps, windows, generator)).long()
         order += data.offsets[:-1, None]
         return replace(data, elements=data.elements[order.flatten()])
 
@@ -105,36 +94,20 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
     return replace(dataset, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
 
 
-# ------------------------------------------------------------------------------------ signals and bags
-
-
 def ecg5000() -> Dataset:
     """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
     name, folder = locate("ecg5000")
     if name == "ecg5000":
         raw = read_npz(folder / "ecg/ecg5000.npz", ("x_train", "y_train", "x_test", "y_test"))
-        return _series((list(raw["x_train"]), raw["y_train"]), (list(raw["x_test"]), raw["y_test"]))
-    data = ucr(folder / "ECG5000")
-    found = [(p.common_length, *np.bincount(_labels(p)).tolist()) for p in (data.train, data.test) if p is not None]
-    beats = [(140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22)]
-    _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
-    return data
-
-
-def ucr(folder: str | Path) -> Dataset:
-    """Any data set of the UCR archive: a folder ``NAME`` with ``NAME_TRAIN.tsv`` and ``NAME_TEST.tsv`` (or .txt)."""
-    folder = Path(folder)
-    ending = "tsv" if (folder / f"{folder.name}_TRAIN.tsv").exists() else "txt"
-    train, test = (read_ucr(folder / f"{folder.name}_{part}.{ending}") for part in ("TRAIN", "TEST"))
-    return _series(train, test)
-
-
-def _series(train: Bags, test: Bags) -> Dataset:
-    classes = np.unique(train[1])
-    if not np.isin(test[1], classes).all():
-        raise InputError("the test part of the series has a class that the training part lacks")
-    first, second = (SetData.of([x[:, None] for x in xs], np.searchsorted(classes, ys)) for xs, ys in (train, test))
-    return Dataset(first, second)
+        parts = [(raw["x_train"], raw["y_train"]), (raw["x_test"], raw["y_test"])]
+    else:
+        parts = [read_ucr(folder / f"ECG5000/ECG5000_{part}.txt") for part in ("TRAIN", "TEST")]
+        found = [(x.shape[1], *np.unique(y, return_counts=True)[1].tolist()) for x, y in parts]
+        beats = [(140, 292, 177, 10, 19, 2), (140, 2627, 1590, 86, 175, 22)]
+        _expect(folder / "ECG5000", "steps in every beat and beats of each class, training and test", found, beats)
+    classes = np.unique(parts[0][1])
+    train, test = (SetData.of(x[:, :, None], np.searchsorted(classes, y)) for x, y in parts)
+    return Dataset(train, test)
 
 
 HAPT_TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
@@ -179,19 +152,15 @@ def bags(name: str) -> Dataset:
     return Dataset(data, None)
 
 
-# ------------------------------------------------------------------------------------------ point clouds
-
-
 def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
     """ModelNet40 clouds ``[points, 3]`` in the unit sphere, in random order.
 
-    Up to 1024 points come from the prepared file, up to 2048 from the HDF5 release, any number from the meshes,
-    whichever is found first. With ``draws`` above 1, each training shape gives that many clouds (disjoint ones
-    where the file has enough points), and ``groups`` names the shape of each; the test shapes give one each.
+    Up to 1024 points come from the prepared file if it is found, any number from the meshes. With ``draws`` above 1,
+    each training shape gives that many clouds (disjoint ones where the file has enough points), and ``groups`` names
+    the shape of each; the test shapes give one each.
     """
     points, draws = whole_number("points", points), whole_number("draws", draws)
-    sizes = {"modelnet40": 1024, "modelnet40-hdf5": 2048, "modelnet40-meshes": points}
-    name, folder = locate("modelnet40", [n for n, most in sizes.items() if points <= most])
+    name, folder = locate("modelnet40", ["modelnet40"] * (points <= 1024) + ["modelnet40-meshes"])
     if name == "modelnet40-meshes":
         root = folder / "ModelNet40"
         found = [len(list(root.glob(pattern))) for pattern in ("*/train", "*/train/*.off", "*/test/*.off")]
@@ -199,17 +168,10 @@ def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
         return meshes(root, points, draws=draws, seed=seed)
     parts = []
     for part, count in (("train", draws), ("test", 1)):
-        if name == "modelnet40":
-            path = folder / f"modelnet40/modelnet40_1024_{part}_i16.npz"
-            raw = read_npz(path, ("points", "label", "scale"))
-            clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
-            labels = raw["label"].astype(np.int64)
-        else:
-            files = [read_hdf5_clouds(folder / file) for file in SOURCES[name].files if f"_{part}" in file]
-            clouds = np.concatenate([_choose(all_points, points, count, seed) for all_points, _ in files])
-            labels = np.concatenate([labels for _, labels in files])
-        parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(labels, count)))
-    return _clouds(parts, draws)
+        raw = read_npz(folder / f"modelnet40/modelnet40_1024_{part}_i16.npz", ("points", "label", "scale"))
+        clouds = _choose(raw["points"], points, count, seed).astype(np.float32) * np.float32(raw["scale"])
+        parts.append(SetData.of(clouds.reshape(-1, points, 3), np.repeat(raw["label"].astype(np.int64), count)))
+    return Dataset(parts[0], parts[1], torch.arange(len(parts[0])) // draws if draws > 1 else None)
 
 
 def _choose(clouds: np.ndarray, points: int, draws: int, seed: int) -> np.ndarray:
@@ -228,7 +190,7 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
 
     Each cloud has a random stream of its own, so neither other files nor other draws change it.
     """
-    sample = extra("trimesh.sample", "paper", "a mesh")
+    trimesh = extra("trimesh", "paper", "a mesh")
     folder = Path(folder)
     names = sorted(path.parent.name for path in folder.glob("*/train"))
     parts = []
@@ -236,26 +198,16 @@ def meshes(folder: str | Path, points: int, *, draws: int = 1, seed: int = 0) ->
         clouds, labels = [], []
         for path in sorted(folder.glob(f"*/{part}/*.off")):
             name_key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:8], "big")
-            mesh = read_mesh(path)
-            for draw in range(count):
-                generator = np.random.default_rng([seed, number, name_key, draw])
-                with reading(path):
-                    drawn = np.asarray(sample.sample_surface(mesh, points, seed=generator)[0])
+            with reading(path):
+                mesh = trimesh.load_mesh(path, process=False)
+                streams = [np.random.default_rng([seed, number, name_key, draw]) for draw in range(count)]
+                surfaces = [trimesh.sample.sample_surface(mesh, points, seed=stream)[0] for stream in streams]
+            for drawn in map(np.asarray, surfaces):
                 centred = drawn - drawn.mean(axis=0)
                 clouds.append((centred / (np.linalg.norm(centred, axis=1).max() or 1.0)).astype(np.float32))
                 labels.append(names.index(path.parent.parent.name))
-        if not clouds:
-            raise InputError(f"folder must hold <class>/{part}/*.off; found none in {folder}")
         parts.append(SetData.of(np.stack(clouds), np.array(labels)))
-    return _clouds(parts, draws)
-
-
-def _clouds(parts: list[SetData], draws: int) -> Dataset:
-    train, test = parts
-    return Dataset(train, test, torch.arange(len(train)) // draws if draws > 1 else None)
-
-
-# ---------------------------------------------------------------------------------------------- splits
+    return Dataset(parts[0], parts[1], torch.arange(len(parts[0])) // draws if draws > 1 else None)
 
 
 def split(data: SetData, fraction: float, *, seed: int, groups: Tensor | None = None) -> tuple[SetData, SetData]:
@@ -302,13 +254,9 @@ def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[
     return [replace(part, elements=(part.elements - mean) / deviation * spread) for part in (train, *others)]
 
 
-def _labels(data: SetData) -> np.ndarray:
-    assert data.targets is not None
-    return data.targets.numpy()
-
-
 def _rows_by_class(data: SetData) -> list[np.ndarray]:
-    labels = _labels(data)
+    assert data.targets is not None
+    labels = data.targets.numpy()
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
@@ -318,15 +266,11 @@ def _expect(path: Path, what: str, found: Sequence[object], expected: Sequence[o
         raise InputError(f"{path} is not the published data: expected {expected} {what}; found {found}")
 
 
-# ------------------------------------------------------------------------------------------- file formats
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes a parser raise or warn of into one error that names the file."""
+    """Turn whatever a damaged file makes a parser raise into one error that names the file."""
     try:
-        with warnings.catch_warnings(action="error", category=UserWarning):  # numpy's, of a file without a line
-            yield
+        yield
     except (InputError, FileNotFoundError):
         raise
     except Exception as error:
@@ -341,43 +285,17 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">i4", axes, offset=4))
 
 
-def read_ucr(path: Path) -> Bags:
-    """Series and labels of a UCR text file: a row is a label and its values, split by tabs, commas or blanks.
-
-    Returns float32 arrays ``[T_i]`` (trailing NaN, the archive's padding, is cut) and labels ``[N]``. All rows must
-    have as many values, as in the archive: a row with fewer was cut off.
-    """
+def read_ucr(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Series ``[N, T]`` and labels ``[N]`` of a UCR text file: a row is a label and its values."""
     with reading(path):
-        table = np.loadtxt(path.read_text().replace(",", " ").splitlines(), ndmin=2)
-        last = table.shape[1] - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
-        series = [row[1:end].astype(np.float32) for row, end in zip(table, last, strict=True)]
-        if (table[:, 0] % 1).any() or not all(s.size and np.isfinite(s).all() for s in series):
-            raise InputError(f"{path}: expected a whole label and finite values in each line")
-        return series, table[:, 0].astype(np.int64)
+        table = np.loadtxt(path, ndmin=2)
+        return table[:, 1:].astype(np.float32), table[:, 0].astype(np.int64)
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays ``names`` of an npz file; pickled objects are refused."""
     with reading(path), np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in names}
-
-
-def read_hdf5_clouds(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Points ``[N, T, 3]`` float32 and labels ``[N]`` of one file of the 2048-point ModelNet40 release."""
-    h5py = extra("h5py", "paper", "an HDF5 file")
-    with reading(path), h5py.File(path, "r") as file:
-        return file["data"][:].astype(np.float32), file["label"][:].astype(np.int64).reshape(-1)
-
-
-def read_mesh(path: Path) -> Any:
-    """The trimesh of an OFF file; larger faces are cut up."""
-    trimesh = extra("trimesh", "paper", "a mesh")
-    with reading(path):
-        lines = [line.split() for line in re.sub("OFF|#.*", "", path.read_text()).splitlines() if line.strip()]
-        last = lines[int(lines[0][0]) + int(lines[0][1])]
-        if len(last) <= int(last[0]):  # trimesh takes what is there
-            raise InputError(f"{path} is cut off before the last of its {lines[0][1]} faces; get it again")
-        return trimesh.load_mesh(path, process=False)
 
 
 def read_musk(path: Path) -> Bags:
@@ -389,18 +307,13 @@ def read_musk(path: Path) -> Bags:
 
 def read_mil_svm(path: Path) -> Bags:
     """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
-    from sklearn.datasets import load_svmlight_file
-
     with reading(path):
-        text = path.read_text()
-        if not text.endswith("\n"):  # the only sign that the last value is whole
-            raise InputError(f"{path} is cut off in its last line; get it again, or add a newline if it is whole")
-        rows = [line.partition(" ") for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        heads = [head.split(":") for head, _, _ in rows]
-        sparse = "".join(f"0 {pairs}\n" for _, _, pairs in rows).encode()
-        elements, _ = load_svmlight_file(io.BytesIO(sparse), zero_based=False)
-        owners = np.array([bag for _, bag, _ in heads])
-        return _bags(owners, elements.toarray(), np.array([float(y) > 0 for *_, y in heads]))
+        lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        rows = [re.split("[: ]+", line.strip()) for line in lines]
+        elements = np.zeros((len(rows), max(int(row[-2]) for row in rows)))
+        for element, (_, _, _, *pairs) in zip(elements, rows, strict=True):
+            element[np.array(pairs[::2], dtype=int) - 1] = np.array(pairs[1::2], dtype=float)
+        return _bags(np.array([row[1] for row in rows]), elements, np.array([float(row[2]) > 0 for row in rows]))
 
 
 def _bags(owners: Any, elements: np.ndarray, positive: np.ndarray) -> Bags:
@@ -427,8 +340,6 @@ def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[
         labels = np.loadtxt(folder / "labels.txt", dtype=np.int64, ndmin=2)
         for recording, subject, activity, first, last in labels[labels[:, 2] <= 6]:
             signal = signals(f"exp{recording:02d}_user{subject:02d}.txt")
-            if last > len(signal):
-                raise InputError(f"{folder}: recording {recording} ends before the sample {last} of labels.txt")
             for start in range(first - 1, last - steps + 1, stride):
                 windows.append(signal[start : start + steps])
                 rows.append((activity - 1, subject, recording))

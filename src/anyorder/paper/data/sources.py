@@ -27,14 +27,13 @@ class Source:
     files: Mapping[str, str]
     advice: str = _REPACKED
     url: str = ""
-    checksum: str = ""
     into: str = ""
     size: str = ""
 
     @property
     def downloads(self) -> bool:
         """Whether every byte of a download can be checked."""
-        return bool(self.url and (self.checksum or all(self.files.values())))
+        return bool(self.url and all(self.files.values()))
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text())
@@ -91,8 +90,6 @@ def fetch(name: str, *, trust: bool = False) -> Path:
         )
     try:
         _download(source, folder)
-    except InputError:
-        raise
     except Exception as error:
         raise InputError(
             f"{name} could not be downloaded from {source.url} ({type(error).__name__}: {error}); try again, or put "
@@ -116,7 +113,7 @@ def _download(source: Source, folder: Path) -> None:
                 pooch.retrieve(source.url + place.name, checksum, fname=place.name, path=place.parent)
         else:
             unzip = pooch.Unzip(extract_dir=str(root / source.into))
-            pooch.retrieve(source.url, source.checksum or None, fname="archive.zip", path=draft, processor=unzip)
+            pooch.retrieve(source.url, None, fname="archive.zip", path=draft, processor=unzip)
         _verify(source, root)
         files = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
         if not source.downloads:

@@ -2,7 +2,7 @@
 
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.common import POOLED, RECORDED, WEIGHTS, scales, seconds_of_steps
+from anyorder.paper.experiments.common import POOLED, WEIGHTS, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run_folds
 from anyorder.paper.runner.trial import Experiment, Plan, grid
 
@@ -41,5 +41,5 @@ BAGS = Experiment(
     run=run_folds,
     plans=scales(plan, {"folds": 2, "encoder": [8]}, full={"hidden": 64, "steps": 1000}, seeds=20),
     data=load_bags,
-    **RECORDED,
+    select="accuracy",
 )

@@ -22,7 +22,6 @@ ARITHMETIC = {
     **{"batch_size": 100, "learning_rate": 0.005},
 }
 CURVES = [Chart("epoch", "validation", curve=True), Chart("epoch", "gap", curve=True)]
-RECORDED: dict[str, Any] = {"select": "accuracy", "maximize": True}
 
 
 def seconds_on_numbers(trial: Trial) -> float:

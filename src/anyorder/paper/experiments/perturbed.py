@@ -6,7 +6,7 @@ from typing import Any
 
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.common import CURVES, RECORDED, WEIGHTS, scales, seconds_of_steps
+from anyorder.paper.experiments.common import CURVES, WEIGHTS, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run
 from anyorder.paper.runner.trial import Expected, Experiment, Plan, grid
 
@@ -41,7 +41,7 @@ DIGITS = Experiment(
     run=run,
     plans=scales(digits, {"labels": 0.05}, seeds=20),
     data=load_digits,
-    **RECORDED,
+    select="accuracy",
 )
 
 LOCAL = [0.1, 1.0, 10.0]
@@ -91,5 +91,5 @@ PERTURBED_MNIST = Experiment(
         Expected("cnn", "accuracy", 0.963),
         Expected("cnn-clean", "accuracy", 0.9963),
     ],
-    **RECORDED,
+    select="accuracy",
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.common import POOLED, RECORDED, WEIGHTS, scales, seconds_of_steps
+from anyorder.paper.experiments.common import POOLED, WEIGHTS, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run
 from anyorder.paper.runner.trial import Experiment, Plan, grid
 
@@ -50,7 +50,7 @@ ECG = Experiment(
     run=run,
     plans=scales(ecg, {}, full={"hidden": 64, "steps": 2000}, seeds=20),
     data=load_beats,
-    **RECORDED,
+    select="accuracy",
 )
 
 FINER = [0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1]
@@ -80,5 +80,5 @@ ACTIVITY = Experiment(
     run=run,
     plans=scales(activity, {"validation": 0.4}, full={"hidden": 64, "steps": 4000}, seeds=20),
     data=load_windows,
-    **RECORDED,
+    select="accuracy",
 )

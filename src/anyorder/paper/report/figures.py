@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas  # without pyplot: no global stat
 from PIL import Image
 
 from anyorder.paper.report.verdicts import Sample, by_seed
-from anyorder.paper.runner.trial import Chart, Experiment, Row, is_number, spelled
+from anyorder.paper.runner.trial import Chart, Experiment, Row, spelled
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
 LOGARITHMIC = ("mae", "rmse", "state_gap_squared")  # drawn on a logarithmic axis
@@ -30,7 +30,11 @@ class Figure:
 def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[Figure]:
     """The figures of an experiment's charts, one for each value of a chart's ``split``."""
     over = experiment.plan(scale).over
-    numeric = [key for key, values in over.items() if len(values) > 1 and all(map(is_number, values))]
+    numeric = [
+        key
+        for key, values in over.items()
+        if len(values) > 1 and all(isinstance(value, int | float) for value in values)
+    ]
     split = next((key for key in over if key not in numeric), None)
     default = [Chart(key, experiment.headline, split=split) for key in numeric[:1]]
     order = list(dict.fromkeys(method for plan in experiment.plans.values() for method in plan.methods))
@@ -64,7 +68,7 @@ def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
     if chart.curve:
         curve = row.get("curve") or {chart.x: [], chart.metric: []}
         yield from ((x, y) for x, y in zip(curve[chart.x], curve[chart.metric], strict=True) if y is not None)
-    elif chart.metric in row["metrics"] and is_number(x := row["setting"].get(chart.x)):
+    elif chart.metric in row["metrics"] and isinstance(x := row["setting"].get(chart.x), int | float):
         yield float(x), row["metrics"][chart.metric]
 
 

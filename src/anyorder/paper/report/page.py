@@ -15,7 +15,7 @@ from anyorder.paper.report.figures import Figure, figures_of
 from anyorder.paper.report.tables import Table, choices_table, comparisons_table, headline, weights_table
 from anyorder.paper.report.verdicts import judge
 from anyorder.paper.runner.rows import read_rows, rows_path
-from anyorder.paper.runner.trial import Experiment, Row, duration
+from anyorder.paper.runner.trial import Experiment, Row
 
 LEGEND = """\
 ±: standard deviation over seeds. Verdicts rest on 95 % intervals of paired differences and on accepted bands for means.
@@ -46,7 +46,7 @@ def write_report(folder: str | Path) -> tuple[Path, Path]:
         raise InputError(f"folder holds no rows: {folder}; anyorder reproduce … --out {folder} makes them")
     columns = ["experiment", "claim", "paper", "ours", "seeds", "verdict"]
     summary = Table("All experiments", columns, [s.summary for s in sections])
-    columns = ["experiment", "command", "trials", "hours of one core", "left (estimate)", "--scale paper (estimate)"]
+    columns = ["experiment", "command", "trials", "hours of one core"]
     trials = Table("Trials", columns, [s.trials for s in sections])
     text = ["# Results", "Made from the rows in this folder by `anyorder report results`.", summary.markdown()]
     text += [LEGEND, trials.markdown()]
@@ -70,31 +70,30 @@ def sections_of(folder: Path, name: str) -> list[Section]:
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
     rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
-    planned = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True)}
+    planned = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
-    declared = {trial.key: trial for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
+    declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
     rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
-    for row in rows:
-        declared[row["trial"]].require(row)
     seconds = {row["trial"]: row["seconds"] for row in rows}
-    spent, estimate = sum(seconds.values()), experiment.estimated_seconds([declared[key] for key in seconds])
-    pace = spent / estimate if estimate else 1.0  # of the machine that made the rows
-    left = [trial for key, trial in planned.items() if key not in seconds]
-    full = experiment.trials("paper", guess=True)
+    left = planned - seconds.keys()
     chosen = [row for row in rows if row["selected"]]
     verdict, comparisons = judge(experiment, rows, not left)
     seeds = Counter(method for method, _ in {(row["method"], row["seed"]) for row in chosen})
     title = experiment.name if scale == "laptop" else f"{experiment.name} ({scale})"
     figures = headline(experiment, chosen, comparisons)
     command = f"anyorder reproduce {experiment.name} --scale {scale}"
-    estimates = [duration(pace * experiment.estimated_seconds(part)) if part else "" for part in (left, full)]
     tables = [comparisons_table(comparisons), choices_table(experiment, scale, rows), weights_table(experiment, rows)]
     return Section(
         experiment=experiment,
         scale=scale,
         verdict=verdict,
         summary=[title, experiment.short, experiment.reported, figures, f"{min(seeds.values(), default='')}", verdict],
-        trials=[title, f"`{command}`", f"{len(planned) - len(left)}/{len(planned)}", f"{spent / 3600:.2f}", *estimates],
+        trials=[
+            title,
+            f"`{command}`",
+            f"{len(planned) - len(left)}/{len(planned)}",
+            f"{sum(seconds.values()) / 3600:.2f}",
+        ],
         tables=[table for table in tables if table.rows],
         figures=figures_of(experiment, scale, rows),
     )

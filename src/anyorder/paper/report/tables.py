@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 from anyorder.paper.report.verdicts import Comparison, Sample, labels_curve, labels_needed, sample_of
 from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, spelled, varied
@@ -123,12 +122,10 @@ def headline(experiment: Experiment, chosen: Sequence[Row], comparisons: Sequenc
 
 def _longest(rows: Sequence[Row]) -> list[Row]:
     """Of a model tested at several lengths, the rows of the longest."""
-
-    def length(row: Row) -> float:
-        return np.max(row["setting"].get("length", 0))
-
-    longest = {row["trial"]: length(row) for row in sorted(rows, key=length)}
-    return [row for row in rows if length(row) == longest[row["trial"]]]
+    longest = Counter[str]()
+    for row in rows:
+        longest[row["trial"]] = max(longest[row["trial"]], row["setting"].get("length", 0))
+    return [row for row in rows if row["setting"].get("length", 0) == longest[row["trial"]]]
 
 
 def _in_order(lines: list[list[str]]) -> list[list[str]]:

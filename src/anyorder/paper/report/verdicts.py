@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import stdev
@@ -27,12 +27,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True)
 class Sample:
-    """A figure of several seeds: ``values[seed]``.
-
-    >>> s = Sample({0: 0.9, 1: 1.0, 2: 0.95})
-    >>> print(s, [round(end, 2) for end in s.interval])
-    0.950 ± 0.050 [0.83, 1.07]
-    """
+    """A figure of several seeds: ``values[seed]``."""
 
     values: Mapping[int, float]
 
@@ -77,17 +72,14 @@ def matching(rows: Rows, where: Setting) -> list[Row]:
 def sample_of(rows: Rows, metric: str, method: str | None = None, *, part: str = "metrics", **where: Any) -> Sample:
     """``metric`` by seed, of the rows of ``method`` that match ``where``; ``part``: test split or "validation"."""
     found = [row for row in matching(rows, where) if method is None or row["method"] == method]
-    return by_seed(((row["seed"], row[part][metric]) for row in found if metric in row[part]), metric)
+    return by_seed([(row["seed"], row[part][metric]) for row in found if metric in row[part]], metric)
 
 
-def by_seed(values: Iterable[tuple[int, float]], what: str) -> Sample:
+def by_seed(values: Sequence[tuple[int, float]], what: str) -> Sample:
     """A sample of (seed, value) pairs; two values of one seed would hide each other and are refused."""
-    found: dict[int, float] = {}
-    for seed, value in values:
-        if seed in found:
-            raise InputError(f"{what} has two values of seed {seed}; the rows must differ in no other setting")
-        found[seed] = value
-    return Sample(found)
+    if len(dict(values)) < len(values):
+        raise InputError(f"{what} has two values of a seed; the rows must differ in no other setting")
+    return Sample(dict(values))
 
 
 Curve = Mapping[int, Sample]  # accuracy by the number of labels, fewest first

@@ -19,10 +19,9 @@ import torch
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
-from anyorder.checks import InputError
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
-from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransformer, average_over_orderings
+from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransformer
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
@@ -116,7 +115,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
         penalised["unlabeled"] = problem.unlabeled
     variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with", ()), setting.get("begin_anew", False))
-    curve: dict[str, list[float]] = {"epoch": [], "seconds": [], "loss": [], "accuracy": []}
+    points: list[tuple[float, ...]] = []  # of the curve
     every, spent = max(1, config.epochs // CURVE_POINTS), 0.0
 
     def log(record: dict[str, Any]) -> None:
@@ -124,9 +123,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         spent += record["seconds"]
         if (record["epoch"] + 1) % every == 0:
             accuracy = problem.figures(model, problem.validation)["accuracy"]
-            point = record["epoch"] + 1, short(spent), short(record["loss"]), short(accuracy)
-            for values, value in zip(curve.values(), point, strict=True):
-                values.append(value)
+            points.append((record["epoch"] + 1, short(spent), short(record["loss"]), short(accuracy)))
 
     workdir.mkdir(parents=True, exist_ok=True)
     result = train(
@@ -146,23 +143,22 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
     if "settle" in setting:
         _settle(model, problem, setting["settle"])
     common: dict[str, Any] = {
-        "validation": _shortened(problem.figures(model, problem.validation)),
+        "validation": {key: short(value) for key, value in problem.figures(model, problem.validation).items()},
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": result.steps,
         "reads": problem.reads,
     }
     if setting.get("curve"):
-        common["curve"] = curve
+        columns = map(list, zip(*points, strict=True))
+        common["curve"] = dict(zip(("epoch", "seconds", "loss", "accuracy"), columns, strict=True))
     elif track:
         keys = ("epoch", "seconds", "loss", "validation", "gap")
         common["curve"] = {k: [None if r[k] is None else short(r[k]) for r in result.history] for k in keys}
     extra = problem.training_figures(model, result)
     if isinstance(penalised.get("penalty_weight"), AdaptiveWeight):
         extra["final_weight"] = penalised["penalty_weight"].weight
-    return [
-        {**common, "setting": more, "metrics": _shortened({**problem.test_figures(model, test), **extra})}
-        for more, test in problem.tests
-    ]
+    tested = [(more, {**problem.test_figures(model, test), **extra}) for more, test in problem.tests]
+    return [{**common, "setting": more, "metrics": {k: short(v) for k, v in found.items()}} for more, found in tested]
 
 
 def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
@@ -223,11 +219,11 @@ class Numbers:
     def figures(self, model: nn.Module, data: SetData) -> dict[str, float]:
         """Loss and metrics in the units of the labels; π-SGD's by the mean over orderings, and by one alone."""
         prepared = self._prepared(data)
-        outputs = {"" if self.reads == 1 else ONE_ORDERING: predict(model, prepared)}
-        if self.reads > 1:
-            outputs[""] = predict(_MeanOverOrderings(model, self.reads), prepared)
         found: dict[str, float] = {}
-        for suffix, output in outputs.items():
+        for suffix, orderings in ({"": self.reads} | ({ONE_ORDERING: 1} if self.reads > 1 else {})).items():
+            if isinstance(model, RecurrentSetModel):
+                model.orderings = orderings
+            output = predict(model, prepared)
             output = output.cpu() * self.scale + self.shift
             loss = self.task.loss(output, _targets(data)).item()
             metrics = {"loss": loss, **self.task.metrics(output, _targets(data))}
@@ -238,32 +234,10 @@ class Numbers:
         some = self.train.select(torch.arange(min(2000, len(self.train))))
         return {"train_loss": self.figures(model, some)["loss"]}
 
-    @torch.no_grad()
     def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
-        """Figures, and how much order matters to the output and to the end state.
-
-        Both gaps are mean squared distances between two orderings of a set over that between two sets.
-        """
-        model.eval()
-        generator = torch.Generator().manual_seed(self.trial.seed)
         some = self._prepared(test.select(torch.arange(min(GAP_SETS, len(test)))))
-        elements, lengths = some.batch(torch.arange(len(some)))
-        order = random_orderings(some.lengths, elements.shape[1], 1, generator)[:, 0]
-        outputs = model(elements, lengths)
-        moved = (model(reorder(elements, order), lengths) - outputs).square().mean().item()
-        gap = state_gap = moved / max(2 * outputs.var().item(), 1e-30)
-        if hasattr(model, "recurrence"):
-            state_gap = float(state_gap_squared(model, elements, lengths, generator=generator))
-        return {**self.figures(model, test), "output_gap": gap, "state_gap_squared": state_gap}
-
-
-class _MeanOverOrderings(nn.Module):
-    def __init__(self, model: nn.Module, orderings: int) -> None:
-        super().__init__()
-        self.model, self.orderings = model, orderings
-
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return average_over_orderings(self.model, elements, lengths, orderings=self.orderings)
+        gap = state_gap(model, some, torch.Generator().manual_seed(self.trial.seed))
+        return {**self.figures(model, test), "state_gap_squared": gap}
 
 
 class Recorded:
@@ -295,63 +269,36 @@ class Recorded:
         }
 
     def training_figures(self, model: nn.Module, result: TrainResult) -> dict[str, float]:
-        read = len(self.labeled) * len(result.history)
-        speed = {"training_seconds": result.seconds, "samples_per_second": read / max(result.seconds, 1e-9)}
-        return {"train_loss": result.history[-1]["loss"], **speed}
+        return {"train_loss": result.history[-1]["loss"]}
 
     def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
-        found = {**self.figures(model, test), **order_figures(model, test, self.seed)}
+        generator = torch.Generator().manual_seed(self.seed)
+        some = test.select(torch.randperm(len(test), generator=generator)[:GAP_SETS])
+        found = {**self.figures(model, test), "state_gap_squared": state_gap(model, some, generator)}
         if self.orderings is not None and isinstance(model, RecurrentSetModel):
             found[f"accuracy_{self.orderings}_orderings"] = self.figures(model, test, self.orderings)["accuracy"]
         return found
 
 
 @torch.no_grad()
-def order_figures(model: nn.Module, data: SetData, seed: int) -> dict[str, float]:
-    """How much order matters on sets never seen.
-
-    ``flip_rate``: how often a random ordering changes the predicted class; ``accuracy_shuffled``: the accuracy under
-    it; ``state_gap_squared``: squared distance of end states (of a recurrence; else of outputs) of two orderings of a
-    set over that of two sets; ``adjacent_gap``: the same for one swap of neighbours.
-    """
+def state_gap(model: nn.Module, data: SetData, generator: torch.Generator) -> float:
+    """Squared distance of the end states (or outputs) of two orderings of a set, over that of two sets."""
     model.eval()
-    generator = torch.Generator().manual_seed(seed)
-    some = data.select(torch.randperm(len(data), generator=generator)[:GAP_SETS])
-    elements, lengths = some.batch(torch.arange(len(some)))
-    given, shuffled = predict(model, some), predict(model, _shuffled(some, generator))
-    figures = {
-        "flip_rate": float((given.argmax(1) != shuffled.argmax(1)).float().mean()),
-        "accuracy_shuffled": _accuracy(shuffled, _targets(some)),
-    }
-    if isinstance(model, RecurrentSetModel):
-        few = slice(0, max(2, min(len(some), 2**16 // elements.shape[1])))
-        batch = elements[few], None if lengths is None else lengths[few]
-        figures["state_gap_squared"] = float(state_gap_squared(model, *batch, generator=generator))
-        adjacent = SIRE(prefixes="given", window=1, pairs=4, relative=False)
-        figures["adjacent_gap"] = float(state_gap_squared(model, *batch, law=adjacent, generator=generator))
-    else:
-        moved = (given - shuffled).square().mean()
-        figures["state_gap_squared"] = float(moved / (2 * given.var(0).mean()).clamp_min(1e-30))
-    return figures
-
-
-def _shuffled(data: SetData, generator: torch.Generator) -> SetData:
-    """Every set in a random order of its own."""
     owner = torch.repeat_interleave(torch.arange(len(data)), data.lengths)
     order = torch.argsort(torch.rand(len(data.elements), generator=generator))
-    order = order[torch.argsort(owner[order], stable=True)]
-    return SetData(data.elements[order], data.offsets, data.targets)
+    order = order[torch.argsort(owner[order], stable=True)]  # every set in a random order of its own
+    if isinstance(model, RecurrentSetModel):
+        few = torch.arange(max(2, min(len(data), 2**16 // int(data.lengths.max()))))
+        return float(state_gap_squared(model, *data.batch(few), generator=generator))
+    given, moved = predict(model, data), predict(model, SetData(data.elements[order], data.offsets))
+    return float((given - moved).square().mean() / (2 * given.var(0).mean()).clamp_min(1e-30))
 
 
 # --- the arm's model, penalty and augmentation
 
 
 def build_model(method: str, setting: Setting, features: int, outputs: int, *, seed: int) -> nn.Module:
-    """The model of ``method``, its weights drawn from ``seed``; the global generator is left as it was.
-
-    >>> build_model("cnn", {"side": 8}, 1, 10, seed=0)(torch.rand(2, 64, 1)).shape
-    torch.Size([2, 10])
-    """
+    """The model of ``method``, its weights drawn from ``seed``; the global generator is left as it was."""
     numbers = "task" in setting
     width = 100 if numbers else setting.get("hidden", 64)
     kind: type[SetModel] = RecurrentSetModel
@@ -377,9 +324,6 @@ class SmallCNN(SetModel):
     """The image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
 
     It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``.
-
-    >>> SmallCNN(1, 10)(torch.rand(2, 784, 1)).shape
-    torch.Size([2, 10])
     """
 
     name = "cnn"
@@ -395,13 +339,6 @@ class SmallCNN(SetModel):
         )  # fmt: skip
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        elements, lengths, _ = self.masked(elements, lengths)
-        pixels = self.side * self.side
-        shortest = elements.shape[1] if lengths is None else int(lengths.min())
-        if elements.shape[1] != pixels or shortest != pixels:
-            raise InputError(
-                f"elements must be images of {pixels} pixels; got sets of {shortest} to {elements.shape[1]}"
-            )
         return self.layers(elements.transpose(1, 2).unflatten(2, (self.side, self.side)))
 
 
@@ -427,10 +364,6 @@ class Variants:
     elements of each set are read, so that early steps cost less and a recurrence learns from short sequences first
     (a number alone: in the first half). They are the first ones in the order the set has then; with ``anew`` a random
     choice made each time, in that order.
-
-    >>> variants, generator = Variants(stages=2), torch.Generator()
-    >>> [variants(torch.ones(3, 5, 1), None, generator, share)[0].shape[1] for share in (0.4, 0.5)]
-    [2, 5]
     """
 
     stretch: float = 1.0
@@ -463,7 +396,3 @@ def _targets(data: SetData) -> Tensor:
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(1) == targets).float().mean())
-
-
-def _shortened(figures: dict[str, float]) -> dict[str, float]:
-    return {key: short(value) for key, value in figures.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyorder.checks import InputError, extra
+from anyorder.checks import extra
 from anyorder.paper.runner.sweep import LOST_WORKER_RETRIES, Finished, Origin, attempt, module_of, settle_process
 from anyorder.paper.runner.trial import Experiment, Run, Trial
 
@@ -25,7 +24,6 @@ def ray_engine(
     data = None if experiment.data is None else experiment.data(trials[0].scale)
     ours = not ray.is_initialized()
     if ours:
-        _require_answer(address)
         code = {"py_modules": [str(Path(__file__).resolve().parents[2])], "excludes": ["__pycache__"]}
         ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
     try:
@@ -51,17 +49,6 @@ def _run(run: Run, cpus: int, trial: Trial, data: Any, origin: Origin) -> Any:
     answer = attempt(run, trial, data, origin)
     shutil.rmtree(origin.workdir(trial.experiment, trial.key), ignore_errors=True)
     return answer
-
-
-def _require_answer(address: str | None) -> None:
-    """Refuse an address nobody listens at; Ray itself would try for minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            said = f"no Ray head answers at {address} ({error}); `ray start --head` prints the address to use"
-            raise InputError(said) from None
 
 
 def send_by_value(function: Callable[..., Any]) -> None:

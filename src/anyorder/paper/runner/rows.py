@@ -10,25 +10,17 @@ from typing import Any
 
 from anyorder.checks import InputError
 from anyorder.files import write_atomically
-from anyorder.paper.runner.trial import Row, is_number
+from anyorder.paper.runner.trial import Row
 
-_KINDS = {
-    **dict.fromkeys(("experiment", "method", "scale", "trial"), (str, "text")),
-    **dict.fromkeys(("setting", "validation", "metrics"), (dict, "an object")),
-    **dict.fromkeys(("seed", "reads", "parameters", "trial_rows"), (int, "a whole number")),
-    "seconds": (int | float, "a number"),
-    "selected": (bool, "true or false"),
-}
+_KEYS = {
+    "experiment", "method", "setting", "seed", "scale", "validation", "metrics", "selected", "parameters", "seconds",
+    "trial", "reads", "trial_rows",
+}  # fmt: skip
 
 
 def rows_path(out: str | Path, experiment: str) -> Path:
-    """The rows file of an experiment in the folder ``out``, which is there or can be made."""
-    path = Path(out) / f"{experiment}.jsonl"
-    there = next(folder for folder in path.absolute().parents if folder.exists())
-    if path.is_dir() or not there.is_dir():
-        wrong = f"{path} must be a file, not a folder" if path.is_dir() else f"out must be a folder; {there} is a file"
-        raise InputError(f"{wrong}; move it away, or choose another folder")
-    return path
+    """The rows file of an experiment in the folder ``out``."""
+    return Path(out) / f"{experiment}.jsonl"
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -44,15 +36,15 @@ def read_rows(path: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            wrong = _what_is_wrong(row)
-            if not wrong and seen.setdefault(_identity(row), row) != row:
-                wrong = "has other figures of the trial and setting of an earlier line"
-        except ValueError as error:
+        except ValueError:
             if number == len(lines) and line.startswith(b"{"):  # no newline follows: it was cut off
                 continue
-            wrong = f"is not JSON ({error})"
-        if wrong:
-            raise InputError(f"{path}, line {number} {wrong}; mend or remove that line")
+            row = None
+        if not (isinstance(row, dict) and row.keys() >= _KEYS and seen.setdefault(_identity(row), row) == row):
+            raise InputError(
+                f"{path}, line {number} must be a JSON object with the keys {', '.join(sorted(_KEYS))}, and no second "
+                "version of an earlier line; mend or remove that line"
+            )
     rows_of = Counter(row["trial"] for row in seen.values())
     return [row for row in seen.values() if rows_of[row["trial"]] >= row["trial_rows"]]
 
@@ -61,19 +53,6 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace ``path`` by ``rows`` in a fixed order; a reader sees the old file or the new one, never a part."""
     ordered = sorted(rows, key=lambda row: (row["scale"], row["method"], _text(row["setting"]), row["seed"]))
     write_atomically(path, "".join(_text(row) + "\n" for row in ordered))
-
-
-def _what_is_wrong(row: Any) -> str:
-    """Why a sweep or a report could not read ``row``; empty if they can."""
-    given = row if isinstance(row, dict) else {}
-    for key, (kind, words) in _KINDS.items():
-        if not isinstance(given.get(key), kind):
-            return f"is not a row of a trial: {key!r} must be {words}; found {given.get(key)!r}"
-    for part in ("validation", "metrics"):
-        for key, value in given[part].items():
-            if not is_number(value):
-                return f"is not a row of a trial: {key!r} of its {part} must be a number; found {value!r}"
-    return ""
 
 
 def _identity(row: Row) -> tuple[str, str]:

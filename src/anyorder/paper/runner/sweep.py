@@ -31,13 +31,12 @@ import torch
 
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, one_of, whole_number
-from anyorder.files import home, write_atomically
+from anyorder.files import home
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
-from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration
+from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration, spelled, varied
 
 LOST_WORKER_RETRIES = 3
-EARLIER = "earlier_seconds.txt"  # in a trial's workdir
 
 # An engine yields (trial, rows, None) or (trial, None, what went wrong) as trials end, in any order.
 Finished = tuple[Trial, list[Row] | None, str | None]
@@ -68,12 +67,12 @@ def sweep(
     only: Sequence[str] | None = None,
     seeds: int | None = None,
     command: str | None = None,
-    on_finish: Callable[[Trial, list[Row] | None, str | None, int], None] | None = None,
+    on_finish: Callable[[Trial, list[Row] | None, str | None], None] | None = None,
 ) -> list[Row]:
     """Run every trial of ``experiment`` at ``scale`` that ``out`` has no rows of yet; return all rows of the file.
 
     ``jobs`` is the number of local processes (None: as many as there are cores for, ``experiment.cpus`` each).
-    ``on_finish(trial, rows, problem, left)`` is called as each trial ends. A trial that raises is reported there,
+    ``on_finish(trial, rows, problem)`` is called as each trial ends. A trial that raises is reported there,
     skipped, and tried again by the next sweep.
     """
     _check_options(engine, jobs, address, experiment.gpus, seeds)
@@ -91,16 +90,16 @@ def sweep(
 
                 finished = ray_engine(experiment, todo, origin, address=address)
             with contextlib.closing(finished):
-                for number, (trial, new, problem) in enumerate(finished, start=1):
+                for trial, new, problem in finished:
                     if new is None:
                         failed.append({"trial": trial.key})
                     else:
-                        rows = experiment.with_selection([*rows, *new], scale, seeds=seeds)
+                        rows = experiment.with_selection([*rows, *new], scale)
                         write_rows(path, rows)
                         shutil.rmtree(origin.workdir(trial.experiment, trial.key), ignore_errors=True)
                     if on_finish is not None:
-                        on_finish(trial, new, problem, len(todo) - number)
-        write_rows(path, experiment.with_selection(rows, scale, seeds=seeds))
+                        on_finish(trial, new, problem)
+        write_rows(path, experiment.with_selection(rows, scale))
         for key in {row["trial"] for row in rows}:  # left by a kill just after a row was written
             shutil.rmtree(origin.workdir(experiment.name, key), ignore_errors=True)
         return read_rows(path)
@@ -163,18 +162,15 @@ def _only_writer(path: Path) -> Iterator[None]:
 def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = None) -> list[Row]:
     """Run one trial in this process (``run`` is an experiment's) and return its rows, one an outcome."""
     origin = origin or Origin()
-    workdir = origin.workdir(trial.experiment, trial.key)
-    earlier = earlier_seconds(workdir)
-    write_atomically(workdir / EARLIER, str(earlier))
     began = time.perf_counter()
     try:
-        outcomes = run(trial, data, workdir)
+        outcomes = run(trial, data, origin.workdir(trial.experiment, trial.key))
     except Diverged:  # an outcome too: its setting is not chosen, and the trial is not run again
         outcomes = [{"validation": {}, "metrics": {"diverged": 1.0}, "parameters": 0}]
     common = {
         **{key: value for key, value in vars(trial).items() if key != "setting"},
         "selected": False,
-        "seconds": round(earlier + time.perf_counter() - began, 3),
+        "seconds": round(time.perf_counter() - began, 3),
         "commit": origin.commit,
         "threads": torch.get_num_threads(),
         "versions": {"anyorder": __version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -184,19 +180,6 @@ def run_trial(run: Run, trial: Trial, data: Any = None, origin: Origin | None = 
     }
     defaults = {"reads": 1, "steps": None}
     return [{**defaults, **o, **common, "setting": {**trial.setting, **o.get("setting", {})}} for o in outcomes]
-
-
-def earlier_seconds(workdir: Path) -> float:
-    """What interrupted runs of a trial took for what they left in its workdir; 0 if they left nothing.
-
-    Each run begins by writing this number into the file ``EARLIER``; the newest file says how far it came from there.
-    What it did after that is lost, is done again, and counts once.
-    """
-    start = workdir / EARLIER
-    if not start.exists():
-        return 0.0
-    newest = max(path.stat().st_mtime for path in workdir.rglob("[!.]*") if path.is_file())
-    return float(start.read_text()) + newest - start.stat().st_mtime
 
 
 def attempt(run: Run, trial: Trial, data: Any, origin: Origin) -> tuple[list[Row] | None, str | None]:
@@ -313,25 +296,24 @@ def reproduce(
     known = dict.fromkeys(method for each in group for method in each.plan(scale).methods)
     wanted = known if only is None else [one_of("only", method, known) for method in only]
     options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
-    work: list[tuple[Experiment, list[str]]] = []
+    work: list[tuple[Experiment, list[str], int, list[Trial]]] = []
     for each in group:
         if methods := [method for method in each.plan(scale).methods if method in wanted]:
             each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
             if each.gpus:
                 run: Any = each.run  # that of an experiment of the paper: it takes a device
                 each = replace(each, run=functools.partial(run, device="auto"))
-            work.append((each, methods))
+            rows = read_rows(rows_path(out, each.name))
+            trials = each.trials(scale, rows, only=methods, seeds=seeds, guess=True)
+            work.append((each, methods, len(trials), unfinished(trials, rows)))
     if name in GROUPS:
-        seconds = 0.0
-        for each, methods in work:
-            with contextlib.suppress(InputError):  # rows that cannot be read are left for later
-                seconds += each.estimated_seconds(_planned(each, scale, methods, out, seeds)[1])
-        names = ", ".join(each.name for each, _ in work)
+        seconds = sum(each.estimated_seconds(left) for each, _, _, left in work)
+        names = ", ".join(each.name for each, *_ in work)
         print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
     problems = []
-    for each, methods in work:
+    for each, methods, total, left in work:
         try:
-            problems += _reproduce(each, scale, methods, dry_run, **options)
+            problems += _reproduce(each, scale, methods, total, left, dry_run, **options)
         except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
             if name not in GROUPS:
                 raise
@@ -340,53 +322,37 @@ def reproduce(
     return problems
 
 
-def _planned(
-    experiment: Experiment, scale: str, only: Sequence[str], out: str | Path, seeds: int | None
-) -> tuple[list[Trial], list[Trial]]:
-    """All trials, and those still to run."""
-    rows = read_rows(rows_path(out, experiment.name))
-    trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
-    return trials, unfinished(trials, rows)
-
-
 def _reproduce(
-    experiment: Experiment, scale: str, only: Sequence[str], dry_run: bool, *, out: str | Path, **options: Any
+    experiment: Experiment, scale: str, only: list[str], total: int, left: list[Trial], dry_run: bool, **options: Any
 ) -> list[str]:
     plan, seeds, jobs = experiment.plan(scale), options["seeds"], options["jobs"]
-    trials, left = _planned(experiment, scale, only, out, seeds)
     seconds = experiment.estimated_seconds(left)
     print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.how(scale)}")
-    told = f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time"
+    told = f"{len(left)} of {total} trials to run: about {duration(seconds)} of one core's time"
     if options["engine"] == "local":
         processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
         told += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
     print(told, flush=True)
-    if seeds is not None and seeds < (searched := plan.tune_seeds or plan.seeds):
-        print(f"Settings are chosen from {searched} seeds; with {seeds} the report shows candidates and no choice.")
     if dry_run or not left:
         return []
+    done: list[str] = []
     problems: list[str] = []
-    done: list[Trial] = []
-    began = time.monotonic()
 
-    def finished(trial: Trial, rows: list[Row] | None, problem: str | None, _: int) -> None:
-        done.append(trial)
-        varied = dict.fromkeys([*plan.over, *(key for candidate in plan.methods[trial.method] for key in candidate)])
-        words = [f"{key}={trial.setting[key]}" for key in varied if trial.setting.get(key) is not None]
-        where, figure = f"{trial.method} {' '.join(words)} seed {trial.seed}", "failed"
+    def finished(trial: Trial, rows: list[Row] | None, problem: str | None) -> None:
+        done.append(trial.key)
+        shown = {key: trial.setting.get(key) for key in [*plan.over, *varied(plan.methods[trial.method])]}
+        shown = {key: value for key, value in shown.items() if value is not None}
+        where, figure = f"{trial.method}: {spelled({**shown, 'seed': trial.seed})}", "failed"
         if rows is None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
         else:  # whoever watches should not see the test sets before the choices are made
-            validation = rows[-1]["validation"]
-            metric = next((m for m in (experiment.headline, experiment.select) if m in validation), None)
-            figure = "diverged" if metric is None else f"validation {metric} {validation[metric]:.4f}"
-        worked = experiment.estimated_seconds(done)
-        remaining = (time.monotonic() - began) * max(seconds - worked, 0) / worked
-        print(f"[{len(done)}/{len(left)}] {where}: {figure}; {duration(remaining)} left", flush=True)
+            value = rows[-1]["validation"].get(experiment.select)
+            figure = "diverged" if value is None else f"validation {experiment.select} {value:.4f}"
+        print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
 
     command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
     command += f" --gpus {experiment.gpus:g}" if experiment.gpus else ""
-    sweep(experiment, scale, out=out, only=only, command=command, on_finish=finished, **options)
+    sweep(experiment, scale, only=only, command=command, on_finish=finished, **options)
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
-    print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(out, experiment.name)}")
+    print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
     return problems

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyorder.checks import InputError, one_of, whole_number
+from anyorder.checks import one_of
 
 ONE_ORDERING = "_one_ordering"  # ends the name of a figure by one ordering, beside that of the mean over many
 
@@ -45,10 +45,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def spelled(setting: dict[str, Any]) -> str:
     """A setting in words: ``penalty weight 10, cell gru``."""
     return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
@@ -70,11 +66,7 @@ _HASHED_AS = {"unlabeled": "unlabelled", "prefixes": "states", "given": "prefix"
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run: everything its rows depend on, and nothing else.
-
-    >>> Trial("parity", "sire", {"n": 10}, seed=0, scale="smoke").key
-    'b0901ce7a910'
-    """
+    """One training run: everything its rows depend on, and nothing else."""
 
     experiment: str
     method: str
@@ -91,17 +83,6 @@ class Trial:
         method = self.method.replace("unlabeled", "unlabelled")
         declaration = [self.experiment, method, setting, self.seed, self.scale]
         return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
-
-    def require(self, row: Row) -> None:
-        """Refuse a row of this trial that has another method, seed or setting: it was edited."""
-        declared = {"experiment": self.experiment, "method": self.method, "seed": self.seed, **self.setting}
-        found = {**row, **row["setting"]}
-        for key, value in declared.items():
-            if json.dumps(found.get(key)) != json.dumps(value):
-                raise InputError(
-                    f"a row of the trial {self.key} of {self.experiment} has {key} {found.get(key)!r}, and the trial "
-                    f"{value!r}: mend or remove that row, and the trial is run again"
-                )
 
 
 Run = Callable[[Trial, Any, Path], list[Outcome]]
@@ -130,10 +111,6 @@ class Plan:
     tune_seeds: int | None = None
     finalists: int = 1
     seconds: float | Callable[[Trial], float] = 1.0
-
-    def cells(self) -> list[dict[str, Any]]:
-        """Every combination of the settings in ``over``."""
-        return grid(**self.over)
 
 
 @dataclass(frozen=True)
@@ -176,7 +153,7 @@ class Experiment:
     run of the same trial left.
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
-    to every run. ``select`` names the validation figure that chooses settings, smallest first unless ``maximize``.
+    to every run. ``select`` names the validation figure that chooses settings: the least loss or the most accuracy.
     ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
     how we understand what does not hold.
     """
@@ -187,7 +164,6 @@ class Experiment:
     run: Run
     plans: Mapping[str, Plan]
     select: str = "loss"
-    maximize: bool = False
     headline: str = "accuracy"
     data: Callable[[str], Any] | None = None
     expected: Sequence[Expected] = ()
@@ -220,35 +196,30 @@ class Experiment:
         ``guess=True`` takes the first candidate where a choice is open, which gives the full number of trials.
         """
         plan = self.plan(scale)
+        number = plan.seeds if seeds is None else seeds
         wanted: dict[str, Trial] = {}
-        for cell, method in itertools.product(plan.cells(), plan.methods if only is None else only):
-            stages, choice = self._chosen(scale, one_of("only", method, plan.methods), cell, rows, seeds, guess)
+        for cell, method in itertools.product(grid(**plan.over), plan.methods if only is None else only):
+            stages, choice = self._chosen(scale, one_of("only", method, plan.methods), cell, rows, number, guess)
             if choice is not None:
-                stages.append((choice, self._runs(scale, method, cell, choice, self._seeds(scale, seeds))))
+                stages.append((choice, self._runs(scale, method, cell, choice, number)))
             for trial in (trial for _, runs in stages for trial in runs):
                 wanted.setdefault(trial.key, trial)
         return sorted(wanted.values(), key=lambda trial: trial.seed)  # a sweep cut short has fewer seeds, not cells
 
-    def choice(
-        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], *, seeds: int | None = None
-    ) -> Setting | None:
+    def choice(self, scale: str, method: str, cell: Setting, rows: Sequence[Row]) -> Setting | None:
         """The candidate with the best mean validation figure; None until ``rows`` hold the whole search."""
-        return self._chosen(scale, method, cell, rows, seeds)[1]
+        return self._chosen(scale, method, cell, rows, self.plan(scale).seeds)[1]
 
-    def with_selection(self, rows: Sequence[Row], scale: str, *, seeds: int | None = None) -> list[Row]:
+    def with_selection(self, rows: Sequence[Row], scale: str) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
 
-        A choice is marked as soon as its whole search is finished; further seeds of it are marked as they come. Where
-        the plan's own search is finished it decides, however many ``seeds`` a sweep asks for.
+        A choice is marked as soon as the plan's whole search is finished; further seeds of it are marked as they come.
         """
         plan = self.plan(scale)
-        most = max([self._seeds(scale, seeds), *(row["seed"] + 1 for row in rows)])
+        most = max([plan.seeds, *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
-        for method, cell in itertools.product(plan.methods, plan.cells()):
-            choice = self.choice(scale, method, cell, rows)
-            if choice is None:
-                choice = self.choice(scale, method, cell, rows, seeds=seeds)
-            if choice is not None:
+        for method, cell in itertools.product(plan.methods, grid(**plan.over)):
+            if (choice := self.choice(scale, method, cell, rows)) is not None:
                 chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
 
@@ -257,15 +228,12 @@ class Experiment:
         costs = [(self.plan(trial.scale).seconds, trial) for trial in trials]
         return sum(cost(trial) if callable(cost) else cost for cost, trial in costs)
 
-    def _seeds(self, scale: str, seeds: int | None) -> int:
-        return self.plan(scale).seeds if seeds is None else whole_number("seeds", seeds)
-
     def _chosen(
-        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int | None, guess: bool = False
+        self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int, guess: bool = False
     ) -> tuple[list[Candidate], Setting | None]:
         """The trials that compare candidates in ``cell``, search and final, and the choice as far as it is decided."""
-        plan, number = self.plan(scale), self._seeds(scale, seeds)
-        candidates, number = plan.methods[method], min(plan.tune_seeds or number, number)
+        plan = self.plan(scale)
+        candidates, number = plan.methods[method], min(plan.tune_seeds or seeds, seeds)
         if len(candidates) == 1:
             return [], candidates[0]
 
@@ -286,7 +254,11 @@ class Experiment:
             return []
 
         def score(candidate: Candidate) -> float:
-            mean = sum(figures[trial.key] for trial in candidate[1]) / len(candidate[1]) * (-1 if self.maximize else 1)
+            mean = (
+                sum(figures[trial.key] for trial in candidate[1])
+                / len(candidate[1])
+                * (1 if self.select == "loss" else -1)
+            )
             return mean if math.isfinite(mean) else math.inf  # a run that diverged is never chosen
 
         return [setting for setting, _ in sorted(candidates, key=score)]
