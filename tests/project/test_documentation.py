@@ -16,7 +16,7 @@ from anyorder.cli.app import app
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 # The blocks of a page run one after another, as a reader runs them; pages that mix them with commands, elsewhere.
-RUN_ELSEWHERE = {"tables.md": "cli/test_cli.py"}
+RUN_ELSEWHERE = {"tables.md": "cli/test_cli.py", "recipes.md": "project/test_recipes.py"}
 SCRIPTS = {
     page.name: "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
     for page in PAGES
