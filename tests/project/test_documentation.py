@@ -38,6 +38,11 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
+def test_pages_and_examples_import_at_most_one_package_below_anyorder() -> None:
+    deep = re.compile(r"^\s*(?:from|import) anyorder\.\w+\.\w.*", re.M)
+    assert [line for page in [*PAGES, *EXAMPLES] for line in deep.findall(page.read_text())] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [name for name, script in SCRIPTS.items() if script])
 def test_every_python_block_runs(page: str, tmp_path: Path) -> None:
