@@ -249,7 +249,7 @@ def test_a_predictor_that_writes_into_its_input_changes_nothing():
         (lambda e: e[:, 0] * 1j, "predict must return .*complex"),
         (lambda e: 1 / 0, "predict failed .*4 elements .ZeroDivisionError"),
         (lambda e: np.where(e[:, -1] == 1, np.nan, e[:, -1]), r"finite .*set [0-9] .order: ."),
-        (lambda e: e[:, 0] * np.inf, "finite .*set 0 .order: given"),
+        (lambda e: e[:, 0] * np.inf, "finite .*set 0 .order: .0, 1"),
         (3, "predict must be a function"),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_predictor_that_needs_some_elements():
 
     sets = torch.randn(6, 4, 1)
     assert ao.audit(variance, sets, torch.tensor([2, 3, 4, 4, 4, 4]), generator=rng()).worst_gap < 1e-5
-    with pytest.raises(ao.checks.InputError, match=r"predict failed .*1 to 4 elements .*two numbers"):
+    with pytest.raises(ao.checks.InputError, match=r"predict failed .*1 to 1 elements .*two numbers"):
         ao.audit(variance, sets, torch.tensor([1, 2, 4, 4, 4, 4]), generator=rng())
     with pytest.raises(ao.checks.InputError, match="predict failed on a list of sets"):
         ao.audit(lambda e: e.sum(1), [np.ones((2, 1)), np.ones((1, 1))], generator=rng())

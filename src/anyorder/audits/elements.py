@@ -15,7 +15,7 @@ from torch import Tensor
 from anyorder.checks import InputError, InputTypeError, checked_elements, checked_lengths
 from anyorder.data.sets import SetData
 
-Orderings = np.ndarray | list[np.ndarray] | None  # a row per set, of its own places first; None: the given order
+Orderings = np.ndarray | list[np.ndarray]  # a row per set, of its own places first
 
 
 def sets_of(sets: Any, lengths: Any = None, *, time_first: bool = False) -> NumberSets | ListedSets:
@@ -64,16 +64,16 @@ class NumberSets:
         self.fill = 0.0
         self.features = int(self.flat.shape[1])
 
-    def take(self, rows: np.ndarray, orderings: Orderings = None) -> Any:
+    def take(self, rows: np.ndarray, orderings: Orderings) -> Any:
         """A copy ``[R, width, D]`` of these sets, each in its ordering."""
         sizes = self.sizes[rows]
         width = self.width or max(int(sizes.max()), 1)
         places = np.tile(np.arange(width), (len(rows), 1))
         if isinstance(orderings, np.ndarray):
             places[:, : orderings.shape[1]] = orderings[:, :width]
-        elif orderings is not None:
+        else:
             for row, ordering in zip(places, orderings, strict=True):
-                row[: len(ordering)] = ordering
+                row[: min(len(ordering), width)] = ordering[:width]
         padding = np.arange(width) >= sizes[:, None]
         places += self._starts[rows][:, None]
         places[padding] = -1
@@ -85,7 +85,8 @@ class NumberSets:
 
     def elements(self, row: int) -> np.ndarray:
         """The elements ``[n, D]`` of a set in the given order."""
-        return np.asarray(torch.as_tensor(self.take(np.array([row])))[0].cpu())[: self.sizes[row]]
+        begin = self._starts[row]
+        return self.flat[begin : begin + self.sizes[row]].cpu().numpy()
 
     def content(self, row: int, ordering: np.ndarray) -> bytes:
         """What a set in an ordering is, for a cache."""
@@ -106,10 +107,9 @@ class ListedSets:
         self._sets = sets
         self.sizes = np.array([len(one) for one in sets])
 
-    def take(self, rows: np.ndarray, orderings: Orderings = None) -> list[Any]:
+    def take(self, rows: np.ndarray, orderings: Orderings) -> list[Any]:
         """These sets, each in its ordering, as new lists or dataframes."""
-        orders = [np.arange(self.sizes[row]) for row in rows] if orderings is None else orderings
-        return [self._ordered(row, order[: self.sizes[row]]) for row, order in zip(rows, orders, strict=True)]
+        return [self._ordered(row, order[: self.sizes[row]]) for row, order in zip(rows, orderings, strict=True)]
 
     def _ordered(self, row: int, order: np.ndarray) -> Any:
         one = self._sets[row]

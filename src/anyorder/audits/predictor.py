@@ -92,8 +92,8 @@ class Predictor:
         self.sets: NumberSets | ListedSets = sets_of(sets, lengths, time_first=time_first)
         self.sizes, self.numeric = self.sets.sizes, isinstance(self.sets, NumberSets)
         self._static = static
-        if static is not None and (not self.numeric or len(static) != len(self.sizes)):
-            raise InputError(f"static must hold a row for each of the {len(self.sizes)} sets of numbers")
+        if static is not None and len(static) != len(self.sizes):
+            raise InputError(f"static must hold a row for each of the {len(self.sizes)} sets; got {len(static)}")
         self.progress, self._cache, self._parse, self._equivariant = progress or Progress(), cache, parse, equivariant
         self.batch_size, self._concurrency, self.unparsed = batch_size, concurrency, 0
         self.columns: int | None = None
@@ -131,20 +131,20 @@ class Predictor:
         self.progress.close()
 
     # From sets to answers
-    def __call__(self, rows: np.ndarray, orderings: Orderings = None) -> np.ndarray:
-        """The outputs for these sets in these orderings."""
+    def __call__(self, rows: np.ndarray, orderings: Orderings | None = None) -> np.ndarray:
+        """The outputs for these sets in these orderings; None: the given order."""
+        if orderings is None:
+            orderings = np.tile(np.arange(self.sizes[rows].max()), (len(rows), 1))
         answers = self._answers(rows, orderings)
         if self._parse is not None:
             answers = [self._parsed(answer) for answer in answers]
         if self._equivariant is not None:
-            orders = [np.arange(self.sizes[row]) for row in rows] if orderings is None else orderings
-            answers = [self._undone(a, o[: self.sizes[row]]) for a, o, row in zip(answers, orders, rows, strict=True)]
-        if isinstance(answers, np.ndarray) and answers.dtype.kind in "USO":
-            answers = answers.tolist() if answers.ndim == 1 else answers[:, 0].tolist()
+            own = zip(answers, orderings, self.sizes[rows], strict=True)
+            answers = [self._undone(answer, order[:size]) for answer, order, size in own]
         outputs = self._numbered(answers) if isinstance(answers, list) else self._columns(answers)
         if (bad := ~np.isfinite(outputs).all(axis=1) & ~self._unread).any():
             row = int(bad.argmax())
-            order = "given" if orderings is None else orderings[row][: self.sizes[rows[row]]].tolist()
+            order = orderings[row][: self.sizes[rows[row]]].tolist()
             raise InputError(f"predict must return finite numbers; got others for set {rows[row]} (order: {order})")
         return outputs
 
@@ -152,21 +152,21 @@ class Predictor:
         """What predict returns, an array or a list, batch by batch; what the cache knows is not read again."""
         missing, keys, known = np.arange(len(rows)), list[str](), dict[str, Any]()
         if self._cache is not None:
-            orders = [np.arange(self.sizes[row]) for row in rows] if orderings is None else orderings
-            contents = [self.sets.content(row, o[: self.sizes[row]]) for row, o in zip(rows, orders, strict=True)]
-            keys = self._cache.keys(contents)
+            own = zip(rows, orderings, self.sizes[rows], strict=True)
+            static = ["" if self._static is None else f"{self._static[row]} " for row in rows]
+            contents = [self.sets.content(row, order[:size]) for row, order, size in own]
+            keys = self._cache.keys([one.encode() + other for one, other in zip(static, contents, strict=True)])
             known = self._cache.get(keys)
             missing = np.array([i for i, key in enumerate(keys) if key not in known], dtype=np.int64)
         step = self._batch_rows(int(self.sizes[rows].max()))
         batches = [missing[begin : begin + step] for begin in range(0, len(missing), step)]
 
-        def ask(at: np.ndarray) -> Any:
-            some = [orderings[i] for i in at] if isinstance(orderings, list) else orderings
-            return self._asked(rows[at], some[at] if isinstance(some, np.ndarray) else some)
+        def read(at: np.ndarray) -> Any:
+            picked = orderings[at] if isinstance(orderings, np.ndarray) else [orderings[i] for i in at]
+            return self._asked(rows[at], picked)
 
-        asked = map(ask, batches) if self._pool is None else self._pool.map(ask, batches)
         found = []
-        for at, answers in zip(batches, asked, strict=True):
+        for at, answers in zip(batches, (self._pool.map if self._pool else map)(read, batches), strict=True):
             self.progress.advance(len(at))
             found.append(answers)
             if self._cache is not None:
@@ -180,27 +180,30 @@ class Predictor:
     def _asked(self, rows: np.ndarray, orderings: Orderings) -> Any:
         """One call of predict (of "exact", one a size): an array ``[R]`` or ``[R, K]``, or a list of R answers."""
         sizes = self.sizes[rows]
+        if self._form == "exact" and sizes.min() < sizes.max():
+            places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+            parts = [self._asked(rows[at], [orderings[i] for i in at]) for at in places]
+            return np.concatenate(parts)[np.argsort(np.concatenate(places))]
+        batch: Any = self.sets.take(rows, orderings)
+        arguments, static = [batch], {}
+        if self._static is not None:
+            pick = hasattr(self._static, "shape")
+            static["static"] = self._static[rows] if pick else [self._static[row] for row in rows]
+        if self._form == "single":
+            arguments, static = batch, {name: values[0] for name, values in static.items()}
+        elif self._form == "padded":
+            lengths = sizes.copy() if self.sets.ragged else None
+            as_tensor = self.sets.ragged and isinstance(batch, Tensor)
+            arguments.append(torch.as_tensor(lengths, device=batch.device) if as_tensor else lengths)
+        elif self.numeric:
+            size = int(sizes[0])
+            arguments = [
+                batch[:, :size] if self._form == "exact" else [x[:n] for x, n in zip(batch, sizes, strict=True)]
+            ]
         try:
             with torch.no_grad():
-                batch: Any = self.sets.take(rows, orderings)
-                if self._form == "single":
-                    return [self._value(self._call(one)) for one in batch]
-                if self._form == "list":
-                    listed = [row[:n] for row, n in zip(batch, sizes, strict=True)] if self.numeric else batch
-                    return self._checked(self._value(self._call(listed)), len(rows))
-                static = {} if self._static is None else {"static": self._static[rows]}
-                if self._form == "padded":
-                    lengths: Any = sizes.copy() if self.sets.ragged else None
-                    if self.sets.ragged and isinstance(batch, Tensor):
-                        lengths = torch.as_tensor(lengths, device=batch.device)
-                    return self._checked(self._value(self._call(batch, lengths, **static)), len(rows))
-                places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-                parts = []
-                for at in places:
-                    static = {} if self._static is None else {"static": self._static[rows[at]]}
-                    output = self._value(self._call(batch[at, : int(sizes[at[0]])], **static))
-                    parts.append(self._checked(output, len(at)))
-                return np.concatenate(parts)[np.argsort(np.concatenate(places))]
+                output = self._value(self._call(*arguments, **static))
+                return [output] if self._form == "single" else self._checked(output, len(rows))
         except InputError:
             raise
         except Exception as error:
@@ -233,13 +236,13 @@ class Predictor:
             return output
         values = np.asarray(output)
         kind, shape = values.dtype.kind, values.shape
-        one_a_set = shape == (count,) or (len(shape) == 2 and shape[0] == count and shape[1] > 0)
-        if not one_a_set or kind not in "biufUSO" or (kind in "USO" and shape not in ((count,), (count, 1))):
+        numbers = len(shape) in (1, 2) and 0 not in shape and kind in "biuf"
+        if not (numbers or (kind in "USO" and shape[1:] in ((), (1,)))) or len(values) != count:
             raise InputError(
                 f"predict must return numbers or labels, [R] or [R, K]; "
                 f"got {values.dtype} of shape {list(shape)} for {count} sets"
             )
-        return values
+        return values if numbers else values.ravel().tolist()
 
     # From answers to numbers
     def _parsed(self, answer: Any) -> Any:

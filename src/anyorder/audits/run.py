@@ -506,7 +506,8 @@ class _Audit:
             if len(some) < 2:
                 continue
             orders = self.rng.random((len(some), m)).argsort(axis=1)
-            taken = (torch.as_tensor(self.predictor.sets.take(some, o))[:, :m].cpu().numpy() for o in (None, orders))
+            both = np.tile(np.arange(m), (len(some), 1)), orders
+            taken = (torch.as_tensor(self.predictor.sets.take(some, o))[:, :m].cpu().numpy() for o in both)
             with torch.no_grad():
                 one, other = (end_states(model, elements).double().cpu().numpy() for elements in taken)
             between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different sets
