@@ -61,7 +61,7 @@ def mean_interval(values: np.ndarray, *, bounded: bool = False) -> Interval | No
     skew = _skewness(values)
     lean = skew / count**0.5
     quantile = float(extra("scipy.special", "audit", "an audit").stdtrit(count - 1, _LEVEL))
-    wide = quantile * (1 if bounded else 1 + 2 * max(abs(lean) - 0.2, 0.0))
+    wide = quantile * (1 if bounded else 1 + 3 * max(abs(lean) - 0.2, 0.0))
 
     def hall(t: float) -> float:
         return t if abs(lean) < 1e-6 else 3 / lean * (float(np.cbrt(1 + lean * (t - lean / 6))) - 1)
