@@ -102,11 +102,28 @@ def test_a_good_a_random_and_a_bare_report_have_pages_too(tmp_path):
     assert "Order adds nothing that stands out from the noise" in (tmp_path / "random.html").read_text()
     single = ao.audit(lambda e: e[:, 0], np.ones((1, 1, 1)), generator=rng())
     single.html(tmp_path / "single.html")
+    words = ao.audit(lambda s: "AB"[s[0] > s[1]], [["*a*" * 40, "<b>"]] * 9, design="all", equivariant=True)
+    words.html(tmp_path / "words.html")
+    assert "Places that answers name, beyond their due" in (tmp_path / "words.html").read_text()
+    turn = ao.audit(lambda s: s[0], [["*a*" * 40, "<b>"]] * 9, design="all")
+    turn.html(tmp_path / "turn.html")
+    assert "&lt;b&gt;" in (tmp_path / "turn.html").read_text()
     long = np.random.default_rng(0).standard_normal((4, 60, 9))
     ao.audit(lambda e: e[:, -1, 0], long, generator=rng()).html(tmp_path / "long.html")
     text = (tmp_path / "long.html").read_text()
     assert "44 more positions" in text
     assert "5 more not shown" in text
+
+
+def test_names_do_not_reach_a_terminal_as_commands(results):
+    """ANSI sequences in names of sets and models are shown, not obeyed."""
+    red = "\x1b[31mred\r\x1b]0;title\x07"
+    x = np.random.default_rng(0).standard_normal((5, 4, 1))
+    report = ao.audit(lambda e: e[:, -1], x, set_names=[red] * 5, generator=rng())
+    comparison = ao.audit({red: lambda e: e[:, -1]}, x, generator=rng())
+    for text in (str(report), str(comparison)):
+        assert "red" in text
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
 
 
 def test_pictures(tmp_path, results):

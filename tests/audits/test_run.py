@@ -326,3 +326,16 @@ def test_a_smaller_error_and_a_smaller_order_gap_are_better(labelled):
     assert rows["good"]["metric"] == "rmse"
     assert [rows[name]["choice"] for name in models] == [True, not labelled, False]
     assert (rows["good"]["score"] is None) == (not labelled)
+
+
+def test_a_small_difference_is_no_choice():
+    """66.7 % against 65 % on 60 sets: both are a choice. 66.7 % against 30 %: one is."""
+    x = np.arange(60.0).reshape(60, 1, 1).repeat(4, axis=1)
+    labels = np.ones(60, int)
+    models = {f"{n}": lambda e, n=n: np.stack([e[:, 0, 0] >= n, e[:, 0, 0] < n], 1) for n in (40, 39, 18)}
+    comparison = ao.audit(models, x, labels=labels, search=0, generator=rng())
+    rows = {row["model"]: row for row in comparison.table()}
+    assert [round(row["score"], 3) for row in rows.values()] == [0.667, 0.65, 0.3]
+    assert [row["choice"] for row in rows.values()] == [True, True, False]
+    assert rows["40"]["score_ci"][0] < 0.65 < rows["40"]["score_ci"][1]
+    assert rows["40"]["order_gap_ci"] == (0.0, 0.0)

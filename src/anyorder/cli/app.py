@@ -338,7 +338,7 @@ def audit(
 
     import torch
 
-    from anyorder.audits.report import Comparison
+    from anyorder.audits.report import Comparison, plain
 
     opened = [_open(path) for path in models]
     tables = [schema.read(table, with_target=True) for _, schema in opened]
@@ -358,7 +358,7 @@ def audit(
     result: Any = reports[names[0]]
     title = f"Does order matter to {names[0]}?"
     if len(models) > 1:
-        typer.echo("\n".join(f"{name}: {report.verdict().headline}" for name, report in reports.items()))
+        typer.echo("\n".join(f"{plain(name)}: {report.verdict().headline}" for name, report in reports.items()))
         result, title = Comparison(reports), "Which model ignores order?"
     result.html(out, title=title)
     typer.echo(f"{result}\nwrote {out}")
