@@ -362,6 +362,18 @@ def test_ids_of_a_csv_file_are_whole_numbers_in_parquet_only_where_all_are_writt
     assert pd.read_parquet("p.parquet")["visit"].tolist() == ids
 
 
+def test_formulas_are_escaped_on_request(succeed, here):
+    rows = visits(20)
+    rows["visit"] = rows["visit"].map({i: f"={i}+1" if i % 2 else f"@{i}" for i in range(20)})
+    rows.to_csv("hostile.csv", index=False)
+    succeed("predict model hostile.csv --out plain.csv")
+    succeed("predict model hostile.csv --escape-formulas --out safe.csv")
+    plain, safe = (pd.read_csv(f"{name}.csv") for name in ("plain", "safe"))
+    assert set(plain["visit"].str[0]) == {"=", "@"}
+    assert (safe["visit"] == "'" + plain["visit"]).all()
+    assert safe.iloc[:, 1:].equals(plain.iloc[:, 1:])
+
+
 # --- audit
 
 

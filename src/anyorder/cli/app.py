@@ -291,6 +291,9 @@ def predict(
     table: Path = _TABLE,
     out: Path = Option(..., help="File to write: .csv or .parquet."),
     orderings: int = Option(1, min=1, help="Number of random orderings to average over. 1 reads the rows as given."),
+    escape_formulas: bool = Option(
+        False, "--escape-formulas", help="Write ' before texts in a .csv that a spreadsheet would run as formulas."
+    ),
     force: bool = _FORCE,
 ) -> None:
     """Write a prediction for every set of a table. A target column is ignored."""
@@ -312,8 +315,15 @@ def predict(
         probabilities = estimator.predict_proba(read.data, orderings)
         columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
     frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [ids, *columns], strict=True)))
+    if escape_formulas and out.suffix == ".csv":
+        texts = frame.select_dtypes(exclude="number")
+        frame = frame.assign(**texts.map(_no_formula)).rename(columns=_no_formula)
     write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
