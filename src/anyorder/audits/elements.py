@@ -88,9 +88,9 @@ class NumberSets:
         begin = self._starts[row]
         return self.flat[begin : begin + self.sizes[row]].cpu().numpy()
 
-    def content(self, row: int, ordering: np.ndarray) -> bytes:
-        """What a set in an ordering is, for a cache."""
-        return _array_content(self.elements(row)[ordering])
+    def shown(self, row: int, ordering: np.ndarray) -> np.ndarray:
+        """A set in an ordering."""
+        return self.elements(row)[ordering]
 
 
 class ListedSets:
@@ -109,9 +109,10 @@ class ListedSets:
 
     def take(self, rows: np.ndarray, orderings: Orderings) -> list[Any]:
         """These sets, each in its ordering, as new lists or dataframes."""
-        return [self._ordered(row, order[: self.sizes[row]]) for row, order in zip(rows, orderings, strict=True)]
+        return [self.shown(row, order[: self.sizes[row]]) for row, order in zip(rows, orderings, strict=True)]
 
-    def _ordered(self, row: int, order: np.ndarray) -> Any:
+    def shown(self, row: int, order: np.ndarray) -> Any:
+        """A set in an ordering."""
         one = self._sets[row]
         if hasattr(one, "iloc"):
             return one.iloc[order]
@@ -127,25 +128,22 @@ class ListedSets:
             table[place, 0] = element
         return table
 
-    def content(self, row: int, ordering: np.ndarray) -> bytes:
-        """What a set in an ordering is, for a cache: JSON, with files by what they hold."""
-        shown = self._ordered(row, ordering)
-        if hasattr(shown, "columns"):
-            shown = [list(map(str, shown.columns)), shown.to_numpy().tolist()]
-        return json.dumps(shown, default=_plain).encode()
+
+def content(value: Any) -> bytes:
+    """What a value is, for a cache: JSON, with files by what they hold."""
+    return json.dumps(value, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:
     """JSON for what JSON does not know."""
     if isinstance(value, Path):
         return hashlib.sha256(value.read_bytes()).hexdigest() if value.is_file() else str(value)
+    if hasattr(value, "columns"):
+        return [list(map(str, value.columns)), value.to_numpy().tolist()]
     if isinstance(value, (np.ndarray, np.generic, Tensor)):
-        return hashlib.sha256(_array_content(np.asarray(value))).hexdigest()
+        values = np.asarray(value)
+        return f"{values.dtype} {values.shape} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()}"
     if hasattr(value, "isoformat"):
         return value.isoformat()
     kind = type(value).__name__
     raise InputError(f"cache needs elements of text, numbers, lists, dicts, arrays, dates or paths; got a {kind}")
-
-
-def _array_content(values: np.ndarray) -> bytes:
-    return f"{values.dtype} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.audits.cache import Cache
-from anyorder.audits.elements import ListedSets, NumberSets, Orderings, sets_of
+from anyorder.audits.elements import ListedSets, NumberSets, Orderings, content, sets_of
 from anyorder.checks import InputError, InputTypeError
 from anyorder.recurrences.base import Recurrence, owners_of, recurrence
 from anyorder.recurrences.trajectory import tree_leaves
@@ -25,12 +25,7 @@ from anyorder.recurrences.trajectory import tree_leaves
 _NUMBERS = 2_000_000  # numbers of the elements of one batch
 _ORDERING_NUMBERS = 4  # numbers that cost as much memory as a place in an ordering
 _ROWS = 1024
-_FORMS = {
-    "single": "one set",
-    "list": "a list of sets",
-    "padded": "(elements, lengths)",
-    "exact": "elements",
-}
+_FORMS = {"single": "one set", "list": "a list of sets", "padded": "(elements, lengths)", "exact": "elements"}
 
 
 class Progress:
@@ -107,11 +102,11 @@ class Predictor:
                 raise InputError("predict must be a function or an estimator if the elements are no numbers")
         gives_scores = self._form != "list" or hasattr(predict, "predict_proba")
         self.labels = self.knows_classes and not gives_scores
-        self._numbers = {name: number for number, name in enumerate(self.classes)}
+        self._classes = {name: number for number, name in enumerate(self.classes)}
         self.whole, self.threshold = False, 0.0
         self._pool = ThreadPoolExecutor(concurrency) if concurrency > 1 else None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock, self._unread = Lock(), np.zeros(0, dtype=bool)
+        self._lock = Lock()
 
     @property
     def takes_lengths(self) -> bool:
@@ -126,6 +121,8 @@ class Predictor:
             self._pool.shutdown(cancel_futures=True)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
         if self._cache is not None:
             self._cache.close()
         self.progress.close()
@@ -141,8 +138,15 @@ class Predictor:
         if self._equivariant is not None:
             own = zip(answers, orderings, self.sizes[rows], strict=True)
             answers = [self._undone(answer, order[:size]) for answer, order, size in own]
-        outputs = self._numbered(answers) if isinstance(answers, list) else self._columns(answers)
-        if (bad := ~np.isfinite(outputs).all(axis=1) & ~self._unread).any():
+        unread = np.zeros(len(rows), dtype=bool)
+        if isinstance(answers, list):
+            unread = np.array([answer is None for answer in answers])
+            answers = [answer for answer in answers if answer is not None]
+            self.unparsed += int(unread.sum())
+        numbers = self._numbers(answers)
+        outputs = np.full((len(rows), numbers.shape[1]), np.nan)
+        outputs[~unread] = numbers
+        if (bad := ~np.isfinite(outputs).all(axis=1) & ~unread).any():
             row = int(bad.argmax())
             order = orderings[row][: self.sizes[rows[row]]].tolist()
             raise InputError(f"predict must return finite numbers; got others for set {rows[row]} (order: {order})")
@@ -152,10 +156,9 @@ class Predictor:
         """What predict returns, an array or a list, batch by batch; what the cache knows is not read again."""
         missing, keys, known = np.arange(len(rows)), list[str](), dict[str, Any]()
         if self._cache is not None:
-            own = zip(rows, orderings, self.sizes[rows], strict=True)
-            static = ["" if self._static is None else f"{self._static[row]} " for row in rows]
-            contents = [self.sets.content(row, order[:size]) for row, order, size in own]
-            keys = self._cache.keys([one.encode() + other for one, other in zip(static, contents, strict=True)])
+            beside = [None if self._static is None else self._static[row] for row in rows]
+            own = zip(rows, orderings, self.sizes[rows], beside, strict=True)
+            keys = self._cache.keys([content([self.sets.shown(row, o[:n]), static]) for row, o, n, static in own])
             known = self._cache.get(keys)
             missing = np.array([i for i, key in enumerate(keys) if key not in known], dtype=np.int64)
         step = self._batch_rows(int(self.sizes[rows].max()))
@@ -195,11 +198,10 @@ class Predictor:
             lengths = sizes.copy() if self.sets.ragged else None
             as_tensor = self.sets.ragged and isinstance(batch, Tensor)
             arguments.append(torch.as_tensor(lengths, device=batch.device) if as_tensor else lengths)
+        elif self._form == "exact":
+            arguments = [batch[:, : int(sizes[0])]]
         elif self.numeric:
-            size = int(sizes[0])
-            arguments = [
-                batch[:, :size] if self._form == "exact" else [x[:n] for x, n in zip(batch, sizes, strict=True)]
-            ]
+            arguments = [[one[:size] for one, size in zip(batch, sizes, strict=True)]]
         try:
             with torch.no_grad():
                 output = self._value(self._call(*arguments, **static))
@@ -226,7 +228,8 @@ class Predictor:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                Thread(target=self._loop.run_forever, daemon=True).start()
+                self._thread = Thread(target=self._loop.run_forever, daemon=True)
+                self._thread.start()
             return self._loop
 
     def _checked(self, output: Any, count: int) -> Any:
@@ -269,46 +272,29 @@ class Predictor:
             raise InputError(f"predict must name one of the {len(order)} places of a set; got {answer!r}")
         return Element(order[place])
 
-    def _columns(self, values: np.ndarray) -> np.ndarray:
-        """Numbers as float64 ``[R, K]``."""
-        if self.labels:
-            return self._numbered(values.ravel().tolist())
-        self._unread = np.zeros(len(values), dtype=bool)
-        rows = values.reshape(len(values), -1)
-        self.columns = self.columns or rows.shape[1]
-        if rows.shape[1] != self.columns or values.dtype.kind not in "biuf":
-            raise InputError(
-                f"predict must return [R] or [R, K] with the same K in every call; "
-                f"got {values.dtype} of shape {list(values.shape)} after K = {self.columns}"
-            )
-        return rows.astype(np.float64)
-
-    def _numbered(self, answers: list[Any]) -> np.ndarray:
-        """A list of answers as float64 ``[R, K]``: labels as the number of their class, NaN for None."""
-        self._unread = np.array([answer is None for answer in answers], dtype=bool)
-        self.unparsed += int(self._unread.sum())
-        known = [answer for answer in answers if answer is not None]
-        if self.columns is None and known:
-            self.labels = self.labels or isinstance(known[0], (str, Element))
-        if self.labels:
-            self.columns = 1
-            return np.array([[np.nan if a is None else self.class_number(a)] for a in answers]).reshape(-1, 1)
+    def _numbers(self, answers: Any) -> np.ndarray:
+        """Answers as float64 ``[R, K]``: labels as the number of their class."""
+        if not len(answers):
+            return np.empty((0, self.columns or 1))
+        if self.columns is None:
+            self.labels |= isinstance(answers[0], (str, Element))
         try:
-            values = np.array(known, dtype=np.float64)
+            listed = np.ravel(answers).tolist() if isinstance(answers, np.ndarray) else answers
+            values = [[self.class_number(label)] for label in listed] if self.labels else answers
+            numbers = np.array(values, dtype=np.float64).reshape(len(answers), -1)
         except (TypeError, ValueError):
-            raise InputError(f"predict must return numbers of one shape, or labels; got {known[:3]!r}") from None
-        unread = self._unread
-        numbers = self._columns(values) if known else np.empty((0, self.columns or 1))
-        self._unread = unread
-        outputs = np.full((len(answers), numbers.shape[1]), np.nan)
-        outputs[~unread] = numbers
-        return outputs
+            raise InputError(f"predict must return numbers of one shape, or labels; got {answers[:3]!r}") from None
+        self.columns = self.columns or numbers.shape[1]
+        if numbers.shape[1] != self.columns:
+            got = f"shape {list(numbers.shape)} after K = {self.columns}"
+            raise InputError(f"predict must return [R] or [R, K] with the same K in every call; got {got}")
+        return numbers
 
     def class_number(self, label: Any) -> int:
         """The number of a label; a new one for a label that was not seen before. Elements are 0, 1, …, others < 0."""
         if isinstance(label, Element):
             return int(label)
-        number = self._numbers.setdefault(label, len(self._numbers))
+        number = self._classes.setdefault(label, len(self._classes))
         if number == len(self.classes):
             self.classes.append(label)
         return -1 - number if self._equivariant is True else number
