@@ -77,8 +77,9 @@ class Predictor:
         parse: Callable[[Any], Any] | None = None,
         batch_size: int | None = None,
         concurrency: int = 1,
-        cache: Cache | None = None,
-        progress: Progress | None = None,
+        cache: Any = None,
+        progress: bool | None = False,
+        name: str = "",
     ) -> None:
         if isinstance(predict, (nn.RNNBase, nn.RNNCellBase)):
             predict = recurrence(predict)
@@ -89,7 +90,9 @@ class Predictor:
         self._static = static
         if static is not None and len(static) != len(self.sizes):
             raise InputError(f"static must hold a row for each of the {len(self.sizes)} sets; got {len(static)}")
-        self.progress, self._cache, self._parse, self._equivariant = progress or Progress(), cache, parse, equivariant
+        self.progress, self._parse, self._equivariant = Progress(progress), parse, equivariant
+        self.names_places = equivariant is True
+        self._cache = None if cache is None else Cache(cache, name)
         self.batch_size, self._concurrency, self.unparsed = batch_size, concurrency, 0
         self.columns: int | None = None
         own = getattr(predict, "classes_", None)
@@ -258,7 +261,7 @@ class Predictor:
         """An answer about places as one about elements, which are named by their place in the given order."""
         if answer is None:
             return None
-        if self._equivariant is not True:
+        if not self.names_places:
             return self._equivariant(answer, order)
         values = np.asarray(answer)
         if values.ndim == 1 and len(values) >= max(len(order), 2):
@@ -297,10 +300,10 @@ class Predictor:
         number = self._classes.setdefault(label, len(self._classes))
         if number == len(self.classes):
             self.classes.append(label)
-        return -1 - number if self._equivariant is True else number
+        return -1 - number if self.names_places else number
 
     def class_name(self, number: int) -> str:
-        if self._equivariant is True and self.labels:
+        if self.names_places and self.labels:
             return f"element {number}" if number >= 0 else str(self.classes[-1 - number])
         return str(self.classes[number]) if 0 <= number < len(self.classes) else str(number)
 
@@ -353,7 +356,7 @@ class Predictor:
             return values
         if values.shape != (count, 1):
             raise InputError(f"labels must be {count} classes, one per set; got shape {list(values.shape)}")
-        if self._equivariant is True:
+        if self.names_places:
             pairs = zip(values[:, 0].tolist(), self.sizes, strict=True)
             elements = [self._undone(value, np.arange(size)) for value, size in pairs]
             return np.array([self.class_number(e) if self.labels else int(e) for e in elements])

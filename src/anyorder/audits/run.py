@@ -9,6 +9,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import product
 from typing import Any
@@ -16,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyorder.audits.cache import Cache
 from anyorder.audits.designs import Design
 from anyorder.audits.intervals import Estimate, estimate, heavy_tailed, mean_interval, rate_interval, root
-from anyorder.audits.predictor import Predictor, Progress, end_states, recurrence_of
+from anyorder.audits.predictor import Predictor, end_states, recurrence_of
 from anyorder.audits.report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.audits.worst_order import EXACT_SIZE, search_orderings
 from anyorder.checks import InputError, one_of, whole_number
@@ -106,46 +106,23 @@ def audit(
     seed = int(torch.randint(2**62, (), generator=generator, device=getattr(generator, "device", "cpu")))
     models = predict if isinstance(predict, Mapping) else {"": predict}
     reports: dict[str, Report] = {}
+    options = {"static": static, "class_names": class_names, "equivariant": equivariant, "parse": parse}
+    options |= {"batch_size": batch_size, "concurrency": concurrency, "cache": cache, "progress": progress}
+    names = {"feature": feature_names, "set": set_names}
     for name, model in models.items():
-        bar = Progress(progress)
-        memory = None if cache is None else Cache(cache, str(name))
-        predictor = None
         try:
-            predictor = Predictor(
-                model,
-                sets,
-                lengths,
-                static=static,
-                class_names=class_names,
-                equivariant=equivariant,
-                parse=parse,
-                batch_size=batch_size,
-                concurrency=concurrency,
-                cache=memory,
-                progress=bar,
-            )
-            names = {"feature": feature_names, "set": set_names}
-            _check_names(names, predictor)
-            drawn = Design(design, predictor.sizes, orderings, ties)
-            run = _Audit(predictor, drawn, np.random.default_rng(seed), names, search, max_calls, equivariant is True)
-            with evaluating(model):
+            predictor = Predictor(model, sets, lengths, name=str(name), **options)
+            with closing(predictor), evaluating(model):
+                drawn = Design(design, predictor.sizes, orderings, ties)
+                run = _Audit(predictor, drawn, np.random.default_rng(seed), names, search, max_calls)
                 reports[str(name)] = run.report(task, labels)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}" if isinstance(predict, Mapping) else str(error)) from error
-        finally:
-            if predictor is not None:
-                predictor.close()
     tasks = {report.task for report in reports.values()}
     if len(tasks) != 1:
         kinds = ", ".join(f"{name!r}: {report.task}" for name, report in reports.items())
         raise InputError(f"predict must be one model or several of one task; got {kinds or 'an empty dict'}")
     return Comparison(reports) if isinstance(predict, Mapping) else reports[""]
-
-
-def _check_names(names: dict[str, Any], predictor: Predictor) -> None:
-    for kind, count in (("feature", predictor.sets.features), ("set", len(predictor.sizes))):
-        if names[kind] is not None and len(names[kind]) != count:
-            raise InputError(f"{kind}_names must hold {count} names; got {len(names[kind])}")
 
 
 class _Audit:
@@ -159,10 +136,12 @@ class _Audit:
         names: dict[str, Any],
         search: int | None,
         max_calls: int | None,
-        names_places: bool,
     ) -> None:
         self.predictor, self.design, self.rng, self.names = predictor, design, rng, names
-        self.sizes, self.progress, self.names_places = predictor.sizes, predictor.progress, names_places
+        self.sizes, self.progress = predictor.sizes, predictor.progress
+        for kind, count in (("feature", predictor.sets.features), ("set", len(self.sizes))):
+            if names[kind] is not None and len(names[kind]) != count:
+                raise InputError(f"{kind}_names must hold {count} names; got {len(names[kind])}")
         self.flips: Counter[tuple[int, int]] = Counter()
         self.worst: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}  # of the worst sets: change, ordering, output
         self.notes: list[str] = []
@@ -183,25 +162,23 @@ class _Audit:
         left -= int(design.counts.sum())
         self.repeats = int(min(_REPEATS, max(design.counts.max(), 1), 1 + left // sets))
         left -= (self.repeats - 1) * sets
-        self.other_batches = 3 * min(_BATCH_SETS, sets) if self.predictor.batched and sets >= 4 else 0
-        self.other_batches = self.other_batches if left >= self.other_batches else 0
+        again = 3 * min(_BATCH_SETS, sets) if self.predictor.batched and sets >= 4 else 0
+        self.other_batches = again if left >= again else 0
         left -= self.other_batches
         largest, free = int(self.sizes.max()), design.name == "random" and self.predictor.numeric
-        points = min(_POINTS, max(largest - 1, 0)) + min(_POINTS, largest)
-        draw = points * min(_CURVE_SETS, movable)
-        self.draws = int(min(_CURVE_DRAWS, design.counts.max(), left // max(draw, 1))) if free else 0
-        left -= self.draws * draw
-        self.search = (400 if free else 0) if search is None else search if design.name == "random" else 0
-        self.search = int(min(self.search, left // _SEARCHED))
-        exact = math.factorial(EXACT_SIZE) if (self.sizes <= EXACT_SIZE).any() else 0
-        worst = min(_SEARCHED * max(self.search, exact), left) if self.search else 0
+        swaps = min(_CURVE_SETS, movable) * (min(_POINTS, largest - 1) + min(_POINTS, largest))
+        self.draws = int(min(_CURVE_DRAWS, design.counts.max(), left // max(swaps, 1))) if free else 0
+        left -= self.draws * swaps
+        wanted = (400 if free else 0) if search is None else search
+        self.search = int(min(wanted, left // _SEARCHED)) if design.name == "random" else 0
+        exact = math.factorial(EXACT_SIZE) if self.search and self.sizes.min() <= EXACT_SIZE else 0
         plan = {
             "given order": sets,
             "the same again": self.repeats * sets,
             "other batches": self.other_batches,
             "orderings": int(design.counts.sum()),
-            "swaps": self.draws * draw,
-            "search": int(worst),
+            "swaps": self.draws * swaps,
+            "search": int(min(_SEARCHED * max(self.search, exact), left)),
         }
         self.progress.limit = sum(plan.values())
         self.progress.announce(plan, always=not self.predictor.numeric)
@@ -272,9 +249,9 @@ class _Audit:
             order_gap_ci=root(mean_interval(ratios)) if np.isfinite(ratios).all() else None,
             ever_flipped=float((flips > 0).mean()) if classed else None,
             flips=[(names(one), names(other), n * drawn) for (one, other), n in self.flips.most_common(12)],
-            position_bias=self._position_bias(movable) if self.names_places else None,
+            position_bias=self._position_bias(movable) if self.predictor.names_places else None,
             label_bias=self._label_bias(movable)
-            if not self.names_places and classed and self.truth is not None
+            if not self.predictor.names_places and classed and self.truth is not None
             else None,
             by_distance=curves["distance"],
             by_position=curves["position"],
@@ -424,7 +401,7 @@ class _Audit:
     def _count_votes(self, rows: np.ndarray, read: np.ndarray, orders: np.ndarray, outputs: np.ndarray) -> None:
         """Count the places, or else the classes, that the answers name."""
         votes = self._classes(outputs)
-        if self.names_places:
+        if self.predictor.names_places:
             places = orders.argsort(axis=1)
             read = read & (votes >= 0) & (votes < self.sizes[rows])
             votes = places[np.arange(len(rows)), np.clip(votes, 0, orders.shape[1] - 1)]
