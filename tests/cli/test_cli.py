@@ -388,7 +388,7 @@ def test_an_audit_needs_no_target(succeed, here):
 
 def test_an_audit_of_several_models_compares_them(succeed, here):
     succeed(f"{ANY_MODEL.replace('--out model', '--out sets')} --model deepsets")
-    out = succeed("audit model sets t.csv --orderings 4 --max-calls 5000 --out both.html")
+    out = succeed("audit model sets t.csv --design rotations --max-calls 5000 --out both.html")
     assert "sets: Order" in out
     assert "order gap" in out
     page = (here / "both.html").read_text(encoding="utf-8")

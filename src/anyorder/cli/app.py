@@ -333,6 +333,7 @@ def audit(
     out: Path = Option(..., help="Page to write: .html."),
     sets: int = Option(1000, min=1, help="Largest number of sets to audit, drawn at random."),
     orderings: int = Option(32, min=1, help="Number of random orderings per set."),
+    design: str = Option("random", help="Orderings: random, balanced, all or rotations."),
     max_calls: int | None = Option(None, min=1, help="Largest number of calls per model.", show_default="no limit"),
     seed: int = _SEED,
     force: bool = _FORCE,
@@ -361,7 +362,7 @@ def audit(
         chosen = chosen[draws[:sets].sort().values]
     if len(chosen) < len(tables[0].data):
         typer.echo(f"auditing {len(chosen)} of {len(tables[0].data)} sets: at most --sets, and no empty set")
-    options = {"orderings": orderings, "max_calls": max_calls}
+    options = {"orderings": orderings, "design": design, "max_calls": max_calls}
     reports: dict[str, Report] = {}
     for name, (estimator, _), read in zip(names, opened, tables, strict=True):
         reports[name] = _audited(estimator, read, chosen, generator=torch.Generator().manual_seed(seed), **options)
