@@ -178,7 +178,7 @@ class Report:
             detail = f"None of the {tried}{search} changed the output."
             if self.flip_rate_ci is not None:
                 most = percent(self.flip_rate_ci[1])
-                detail += f" At 95 %, a random order changes the class in at most {most} of cases."
+                detail += f" At 95 %, another order changes the class in at most {most} of cases."
             return Verdict("good", "Order does not matter.", detail)
         worst = f"The largest change found is {short(self.worst_gap)} (set {plain(self.worst[0].name)})"
         flipped, size = self.flip_rate or 0.0, float(np.abs(self.worst[0].output).mean())
@@ -194,49 +194,43 @@ class Report:
         beside = f"{alike}, so there is no difference between sets to compare this with."
         beside = f"Two different sets differ by {apart}." if self.spread else beside
         tone, degree = self._degree(flipped)
-        detail = f"A random order {effect}. {worst}. {beside}{self._scores_in_words()}"
+        detail = f"Another order {effect}. {worst}. {beside}{self._also()}"
         return Verdict(tone, f"Order matters{degree}.", detail)
 
     def _noisy_verdict(self) -> Verdict:
         """The result for a predictor that answers differently when asked the same again."""
-        if self.flip_rate is not None:
-            what, write = "the predicted class changes in", percent
-            raw, noise, excess, ci = (
-                self.flip_rate,
-                self.noise_flip_rate,
-                self.excess_flip_rate,
-                self.excess_flip_rate_ci,
-            )
-        else:
-            what, write = "the output moves by", short
-            raw, noise, excess, ci = (
-                self.output_gap,
-                self.noise_output_gap,
-                self.excess_output_gap,
-                self.excess_output_gap_ci,
-            )
-        cases = " of cases" if self.flip_rate is not None else " on average"
-        detail = (
-            f"In another order {what} {write(raw)}{cases}, in the same order again {write(noise or 0.0)}. "
-            f"Order adds {write(excess or 0.0)}{_in_words(ci, write)}.{self._scores_in_words()}"
-        )
+        kind, what, write = "flip_rate", "changes the predicted class in {} of cases", percent
+        if self.flip_rate is None:
+            kind, what, write = "output_gap", "moves the output by {} on average", short
+        raw, noise, excess = (getattr(self, f"{part}{kind}") for part in ("", "noise_", "excess_"))
+        ci = getattr(self, f"excess_{kind}_ci")
+        detail = f"Another order {what.format(write(raw))}. Reading the same order again gives {write(noise)}. "
+        detail += f"Order adds {write(excess)}{_in_words(ci, write)}.{self._also()}"
+        flipped = 0.0 if self.flip_rate is None else excess
         if ci is None or ci[0] <= 0:
-            return Verdict("good" if ci else "fair", "Order adds nothing that stands out from the noise.", detail)
-        tone, degree = self._degree(excess if self.flip_rate is not None else 0.0)
+            little = ci is not None and ci[1] <= 0.01 * (1 if kind == "flip_rate" else self.spread)
+            headline = "Order adds nothing that stands out from the noise."
+            return Verdict("good" if little else "fair", headline, detail)
+        tone, degree = self._degree(flipped)
         return Verdict(tone, f"Order matters{degree}.", detail)
 
-    def _degree(self, flipped: float | None) -> tuple[str, str]:
-        flipped = flipped or 0.0
+    def _degree(self, flipped: float) -> tuple[str, str]:
         strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
         weak = self.order_gap < 0.05 and flipped < 0.01
         degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread else ""
         return "bad" if strong else "fair", degree
 
-    def _scores_in_words(self) -> str:
+    def _also(self) -> str:
+        """The metric, and the place that answers prefer."""
         metric, write, given, shuffled = self.scores
-        if given is None or shuffled is None:
-            return ""
-        return f" {metric[0].upper()}{metric[1:]} is {write(given)} as given and {write(shuffled)} shuffled."
+        words = ""
+        if given is not None and shuffled is not None:
+            words = f" {metric[0].upper()}{metric[1:]} is {write(given)} as given and {write(shuffled)} shuffled."
+        place = max(self.position_bias or (), key=lambda place: self.position_bias[place], default=None)  # type: ignore
+        if place is not None and self.position_bias and (self.position_bias[place].ci or (0.0,))[0] > 0:
+            bias = self.position_bias[place]
+            words += f" Place {place} is named {percent(bias)} beyond its due{_in_words(bias.ci, percent)}."
+        return words
 
     def __str__(self) -> str:
         return " ".join(self.verdict()[1:])
