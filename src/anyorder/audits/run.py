@@ -192,7 +192,7 @@ class _Audit:
         if not read.any():
             raise InputError("parse must read some answers; it could not read any in the given order")
         predictor.learn_kind(self.given[read])
-        self.classifies = task == "classification" or (task == "auto" and self._gives_classes())
+        self.classifies = predictor.labels or task == "classification" or (task == "auto" and self._gives_classes())
         task = "classification" if self.classifies else "regression"
         self.truth = None if labels is None else predictor.truth(labels, task)
         spread, spread_square = self._spread(self.given[read])
@@ -227,17 +227,16 @@ class _Audit:
         drawn = len(movable) / len(audited) / max(moved[0].sum(), 1.0)  # of a set that cannot move, none flips
         names, classed = predictor.class_name, self.classifies
         kinds: dict[str, Any] = {"output_gap": (changes, again, mean_interval)}
-        if self.classifies:
-            kinds["flip_rate"] = flips, again_flips, rate_interval
+        kinds |= {"flip_rate": (flips, again_flips, rate_interval)} if classed else {}
         figures: dict[str, Any] = {}
         for name, (raw, noise, interval) in kinds.items():
-            excess = interval if not noise.any() else mean_interval
-            for prefix, values, of in (
+            paired = mean_interval if noise.any() else interval
+            for part, values, of in (
                 ("", raw, interval),
                 ("noise_", noise, interval),
-                ("excess_", raw - noise, excess),
+                ("excess_", raw - noise, paired),
             ):
-                figures |= {prefix + name: float(values.mean()), f"{prefix}{name}_ci": of(values)}
+                figures |= {part + name: float(values.mean()), f"{part}{name}_ci": of(values)}
         return Report(
             task=task,
             design=self.design.name,
@@ -249,10 +248,8 @@ class _Audit:
             order_gap_ci=root(mean_interval(ratios)) if np.isfinite(ratios).all() else None,
             ever_flipped=float((flips > 0).mean()) if classed else None,
             flips=[(names(one), names(other), n * drawn) for (one, other), n in self.flips.most_common(12)],
-            position_bias=self._position_bias(movable) if self.predictor.names_places else None,
-            label_bias=self._label_bias(movable)
-            if not self.predictor.names_places and classed and self.truth is not None
-            else None,
+            position_bias=self._position_bias(movable),
+            label_bias=self._label_bias(movable),
             by_distance=curves["distance"],
             by_position=curves["position"],
             by_size=self._by_size(changes, self.sizes[audited]),
@@ -286,7 +283,7 @@ class _Audit:
         predict = self.predictor.predict
         tags = getattr(getattr(predict, "__self__", predict), "__sklearn_tags__", None)
         values = isinstance(predict, Recurrence) or (tags is not None and tags().estimator_type == "regressor")
-        return self.predictor.labels or ((self.predictor.columns or 1) > 1 and not values)
+        return (self.predictor.columns or 1) > 1 and not values
 
     def _read(self, rows: np.ndarray, orders: Any = None) -> Iterator[tuple[slice, Any, np.ndarray]]:
         """Blocks of ``rows``, their orderings and outputs, as long as there are calls left.
@@ -294,9 +291,8 @@ class _Audit:
         ``orders``: their orderings, or a function of a block that draws them.
         """
         for block in self.predictor.blocks(rows):
-            block = slice(
-                block.start, min(block.stop, len(rows), block.start + self.progress.limit - self.progress.calls)
-            )
+            left = self.progress.limit - self.progress.calls
+            block = slice(block.start, min(block.stop, len(rows), block.start + left))
             if block.stop <= block.start:
                 return
             drawn = orders(block) if callable(orders) else None if orders is None else orders[block]
@@ -359,11 +355,12 @@ class _Audit:
         for number in range(self.repeats):
             self.progress.phase("the same order again", len(rows))
             sums += self._measured(np.arange(len(rows)), self._reread(rows))
-            if number == 0 and sums[1].sum() <= 1e-6 * scale * max(sums[0].sum(), 1):
+            steady = sums[1].sum() <= 1e-6 * scale * max(sums[0].sum(), 1)
+            if steady and number == 0:
                 break
         self.batch_dependent = False
         some = rows[: min(_BATCH_SETS, self.predictor.block_rows(int(self.sizes.max())))]
-        if self.other_batches and number == 0 and len(some) >= 4:
+        if self.other_batches and steady and len(some) >= 4:
             halves = np.array_split(some[::-1], 2)
             apart = np.concatenate([self.predictor(half) for half in halves]) - self.predictor(some)[::-1]
             self.batch_dependent = bool(np.nanmean(np.abs(apart)) > ROUNDING * scale)
@@ -410,18 +407,19 @@ class _Audit:
 
     def _position_bias(self, rows: np.ndarray) -> dict[int, Estimate] | None:
         """How often each place is chosen, less 1/n: each element stands at each place equally often."""
-        if self.design.name == "ties":
+        if not self.predictor.names_places or self.design.name == "ties":
             return None
-        total = self.votes[rows].sum(axis=1, keepdims=True)
-        rows, shares = rows[total[:, 0] > 0], (self.votes[rows] / np.maximum(total, 1))[total[:, 0] > 0]
-        beyond = shares - 1 / self.sizes[rows][:, None]
+        rows = rows[self.votes[rows].any(axis=1)]
+        beyond = self.votes[rows] / self.votes[rows].sum(axis=1, keepdims=True) - 1 / self.sizes[rows][:, None]
         places = range(min(_POINTS, int(self.sizes[rows].max(initial=0))))
         return {place: estimate(beyond[self.sizes[rows] > place, place]) for place in places}
 
-    def _label_bias(self, rows: np.ndarray) -> dict[str, Estimate]:
+    def _label_bias(self, rows: np.ndarray) -> dict[str, Estimate] | None:
         """How often each class is predicted, less how often it is the true one."""
+        if self.predictor.names_places or not self.classifies or self.truth is None:
+            return None
         shares = self.votes[rows] / np.maximum(self.votes[rows].sum(axis=1, keepdims=True), 1)
-        beyond = shares - (self.truth[rows][:, None] == np.arange(_POINTS))  # type: ignore[index]
+        beyond = shares - (self.truth[rows][:, None] == np.arange(_POINTS))
         used = np.flatnonzero(np.abs(beyond).any(axis=0))
         return {self.predictor.class_name(int(number)): estimate(beyond[:, number]) for number in used}
 
