@@ -214,6 +214,26 @@ def test_a_cell_is_read_as_a_recurrence():
     assert set(report.state_order_gap) == {2, 3, 4}
 
 
+@pytest.mark.parametrize("lengths", [None, torch.tensor([4, 2, 3, 4, 1])])
+def test_static_features_go_with_their_sets(lengths):
+    """Each set's mean less its static feature, which is the mean, is 0, in every form."""
+    x = torch.randn(5, 4, 1, generator=rng())
+    sets = [one[:n] for one, n in zip(x, lengths.tolist() if lengths is not None else [4] * 5, strict=True)]
+    means = torch.stack([one.mean(0) for one in sets])
+
+    def padded(elements, lengths, static):
+        return (
+            torch.stack([one[:n].mean(0) for one, n in zip(elements, sizes(elements, lengths), strict=True)]) - static
+        )
+
+    def sizes(elements, lengths):
+        return [elements.shape[1]] * len(elements) if lengths is None else lengths
+
+    for predict in (padded, lambda elements, static: elements.mean(1) - static):
+        report = ao.audit(predict, x, lengths, static=means, labels=means * 0, generator=rng())
+        assert report.rmse < 1e-6
+
+
 def test_padding_is_never_read_and_is_zero():
     x = torch.randn(6, 5, 2, generator=rng())
     lengths = torch.tensor([5, 3, 1, 2, 4, 5])

@@ -449,7 +449,8 @@ def _takes_lengths(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    needed = [p for p in parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    own = [p for p in parameters.values() if p.name != "static"]
+    needed = [p for p in own if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     many = len(needed) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     return many or "lengths" in parameters
 
