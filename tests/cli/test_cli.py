@@ -349,6 +349,18 @@ def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(succeed, 
     np.testing.assert_allclose(read["probability_up"] + read["probability_down"], 1, atol=1e-6)
 
 
+def test_formulas_are_escaped_on_request(succeed, here):
+    rows = visits(20)
+    rows["visit"] = rows["visit"].map({i: f"={i}+1" if i % 2 else f"@{i}" for i in range(20)})
+    rows.to_csv("hostile.csv", index=False)
+    succeed("predict model hostile.csv --out plain.csv")
+    succeed("predict model hostile.csv --escape-formulas --out safe.csv")
+    plain, safe = (pd.read_csv(f"{name}.csv") for name in ("plain", "safe"))
+    assert set(plain["visit"].str[0]) == {"=", "@"}
+    assert (safe["visit"] == "'" + plain["visit"]).all()
+    assert safe.iloc[:, 1:].equals(plain.iloc[:, 1:])
+
+
 # --- audit
 
 
@@ -363,7 +375,7 @@ def test_an_audit_needs_no_target(succeed, here):
 
 def test_an_audit_of_several_models_compares_them(succeed, here):
     succeed(f"{ANY_MODEL.replace('--out model', '--out sets')} --model deepsets")
-    out = succeed("audit model sets t.csv --orderings 4 --seconds 60 --out both.html")
+    out = succeed("audit model sets t.csv --design rotations --max-calls 5000 --out both.html")
     assert "sets: Order" in out
     assert "order gap" in out
     page = (here / "both.html").read_text(encoding="utf-8")

@@ -295,6 +295,9 @@ def predict(
     table: Path = _TABLE,
     out: Path = Option(..., help="File to write: .csv or .parquet."),
     orderings: int = Option(1, min=1, help="Number of random orderings to average over. 1 reads the rows as given."),
+    escape_formulas: bool = Option(
+        False, "--escape-formulas", help="Write ' before texts in a .csv that a spreadsheet would run as formulas."
+    ),
     force: bool = _FORCE,
 ) -> None:
     """Write a prediction for every set of a table. A target column is ignored."""
@@ -313,8 +316,15 @@ def predict(
         probabilities = estimator.predict_proba(read.data, orderings)
         columns = [estimator.classes_[probabilities.argmax(axis=1)], *probabilities.T]
     frame = pd.DataFrame(dict(zip(_prediction_columns(schema), [read.set_ids, *columns], strict=True)))
+    if escape_formulas and out.suffix == ".csv":
+        texts = frame.select_dtypes(exclude="number")
+        frame = frame.assign(**texts.map(_no_formula)).rename(columns=_no_formula)
     write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
@@ -324,7 +334,8 @@ def audit(
     out: Path = Option(..., help="Page to write: .html."),
     sets: int = Option(1000, min=1, help="Largest number of sets to audit, drawn at random."),
     orderings: int = Option(32, min=1, help="Number of random orderings per set."),
-    seconds: float | None = Option(None, help="Time for all models together.", show_default="no limit"),
+    design: str = Option("random", help="Orderings: random, balanced, all or rotations."),
+    max_calls: int | None = Option(None, min=1, help="Largest number of calls per model.", show_default="no limit"),
     seed: int = _SEED,
     force: bool = _FORCE,
 ) -> None:
@@ -339,7 +350,7 @@ def audit(
 
     import torch
 
-    from anyorder.audits.report import Comparison
+    from anyorder.audits.report import Comparison, plain
 
     opened = [_open(path) for path in models]
     tables = [schema.read(table, with_target=True) for _, schema in opened]
@@ -352,14 +363,14 @@ def audit(
         chosen = chosen[draws[:sets].sort().values]
     if len(chosen) < len(tables[0].data):
         typer.echo(f"auditing {len(chosen)} of {len(tables[0].data)} sets: at most --sets, and no empty set")
-    options = {"orderings": orderings, "seconds": None if seconds is None else seconds / len(models)}
+    options = {"orderings": orderings, "design": design, "max_calls": max_calls}
     reports: dict[str, Report] = {}
     for name, (estimator, _), read in zip(names, opened, tables, strict=True):
         reports[name] = _audited(estimator, read, chosen, generator=torch.Generator().manual_seed(seed), **options)
     result: Any = reports[names[0]]
     title = f"Does order matter to {names[0]}?"
     if len(models) > 1:
-        typer.echo("\n".join(f"{name}: {report.verdict().headline}" for name, report in reports.items()))
+        typer.echo("\n".join(f"{plain(name)}: {report.verdict().headline}" for name, report in reports.items()))
         result, title = Comparison(reports), "Which model ignores order?"
     result.html(out, title=title)
     typer.echo(f"{result}\nwrote {out}")
