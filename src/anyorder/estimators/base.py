@@ -237,6 +237,7 @@ class SetEstimator(BaseEstimator):
         for name in _FITTED:
             setattr(estimator, name, fitted[name])
         for name, (kind, values) in details["arrays"].items():
+            kind = kind if np.dtype(kind).itemsize <= 16 else kind[:2]  # texts take the room that they need
             setattr(estimator, name, np.array(values, dtype=kind))
         return estimator
 
