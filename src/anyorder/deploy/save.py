@@ -141,7 +141,7 @@ def _rebuild(config: Mapping[str, Any], weights: Path) -> SavedModel:
         numbers = sum(tensor.numel() for tensor in tensors.values())
         for argument, size in _sizes(arguments):  # a width or a count of layers costs time and memory
             most = len(tensors) if argument in _COUNTS else max(numbers, 4096)
-            if size > most:
+            if not size <= most:  # also NaN
                 raise InputError(f"{argument} is {size}, more than {WEIGHTS} has weights for")
         with torch.device("meta"):
             model = MODELS[name](**arguments)

@@ -204,7 +204,8 @@ class SetEstimator(BaseEstimator):
         draws = torch.Generator().manual_seed(self.seed_)
         orderings = whole_number("orderings", orderings)
         inner = self.model_.inner
-        return outputs_of(inner, data, orderings=orderings, generator=draws, finish=self._finish).cpu().numpy()
+        outputs = outputs_of(inner, data, orderings=orderings, generator=draws, finish=self._finish).cpu()
+        return (outputs.float() if outputs.dtype == torch.bfloat16 else outputs).numpy()  # numpy has no bfloat16
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
