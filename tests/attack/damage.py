@@ -133,7 +133,9 @@ def checkpoints(place: Path) -> Iterator[tuple[str, Victim]]:
 def tables(place: Path) -> Iterator[tuple[str, Victim]]:
     """Tables: any sets will do, since a digit of a table may be any digit."""
     rng = np.random.default_rng(0)
-    rows = pd.DataFrame({"visit": np.repeat(np.arange(12), 3), "day": np.tile(["2024-05-31", "2024-06-01", "2024-06-02"], 12)})
+    rows = pd.DataFrame(
+        {"visit": np.repeat(np.arange(12), 3), "day": np.tile(["2024-05-31", "2024-06-01", "2024-06-02"], 12)}
+    )
     rows["dose"], rows["drug"] = rng.normal(size=36).round(3), rng.choice(["x", "y"], 36)
     rows["outcome"] = np.where(np.arange(36) // 3 % 2, "up", "down")
     contents = {"t.csv": rows.to_csv(index=False).encode(), "t.parquet": rows.to_parquet(index=False)}
@@ -235,7 +237,9 @@ def resealed(content: bytes, chance: random.Random) -> bytes:
     part = header[some]
     match chance.randrange(8 if '"state": {"dict"' in metadata else 5):
         case 0:
-            part["dtype"] = chance.choice(["F64", "I32", "U8", "BOOL", "F8_E5M2", "BF16", "F16", "I8", "C64", "X9", None])
+            part["dtype"] = chance.choice(
+                ["F64", "I32", "U8", "BOOL", "F8_E5M2", "BF16", "F16", "I8", "C64", "X9", None]
+            )
         case 1:
             part["shape"] = chance.choice([[2**40], [2**62, 4], [-1], [], part["shape"][::-1], [0], None, ["3"], [2.5]])
         case 2:
