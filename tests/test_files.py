@@ -93,7 +93,7 @@ from pathlib import Path
 from anyorder.files import locked
 with locked(Path("there"), Path({str(lock)!r})):
     print("held", flush=True)
-    time.sleep(600)
+    time.sleep(20)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()

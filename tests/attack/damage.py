@@ -26,7 +26,8 @@ import torch
 import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.data.sets import SetData
-from anyorder.files import NO_DIGEST, with_digest
+from anyorder.deploy.save import open_model
+from anyorder.files import NO_DIGEST, tensors_from_bytes, tensors_to_bytes, with_digest
 from anyorder.training.loop import TrainConfig, train
 
 SECONDS, MEGABYTES = 5.0, 500
@@ -45,12 +46,13 @@ class Victim:
 
 
 def folders(place: Path) -> Iterator[tuple[str, Victim]]:
-    """Model folders: the output for three sets, or the prediction of an estimator."""
+    """Model folders: the output for three sets, or the prediction of an estimator, and what is kept beside it."""
     elements = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(0))
     X = elements.numpy()
     classifier = ao.SetClassifier(model_options={"hidden": 4}, epochs=1, random_state=0)
     kept = {
         "lstm": ao.RecurrentSetModel(3, 2, cell="lstm", hidden=4, layers=2),
+        "twin": ao.RecurrentSetModel(3, 2, cell="lstm", hidden=4, layers=2),
         "sum": ao.DeepSets(3, 2, phi=(4,), rho=(4,)),
         "half": ao.RecurrentSetModel(3, 2, hidden=4).bfloat16(),
         "classifier": classifier.fit(X, ["no", "yes", "no"]),
@@ -59,15 +61,16 @@ def folders(place: Path) -> Iterator[tuple[str, Victim]]:
 
     def use(files: dict[str, bytes]) -> Any:
         folder = written(files, place / "model")
-        model = ao.load(folder)
-        if isinstance(model, torch.nn.Module):
+        saved = open_model(folder)
+        if saved.estimator is None:
             with torch.no_grad():
-                return model(elements.to(model.dtype)).tolist()
-        return [model.predict(X).tolist(), model.predict(X, orderings=2).tolist()]
+                return [saved.model(elements.to(saved.model.dtype)).tolist(), saved.preprocessing]
+        answers = [saved.estimator.predict(X, orderings).tolist() for orderings in (1, 2)]
+        return [answers, saved.preprocessing, str(saved.estimator.get_params()), saved.estimator.history_]
 
     for name, model in kept.items():
         folder = place / f"whole-{name}"
-        ao.save(model, folder, preprocessing={"mean": 0.25}, log=[{"epoch": 0}])
+        ao.save(model, folder, preprocessing={"mean": 0.25, "classes": ["no", "yes"]}, log=[{"epoch": 0}])
         yield f"folder {name}", Victim({file.name: file.read_bytes() for file in folder.iterdir()}, use)
 
 
@@ -133,9 +136,8 @@ def checkpoints(place: Path) -> Iterator[tuple[str, Victim]]:
 def tables(place: Path) -> Iterator[tuple[str, Victim]]:
     """Tables: any sets will do, since a digit of a table may be any digit."""
     rng = np.random.default_rng(0)
-    rows = pd.DataFrame(
-        {"visit": np.repeat(np.arange(12), 3), "day": np.tile(["2024-05-31", "2024-06-01", "2024-06-02"], 12)}
-    )
+    days = ["2024-05-31", "2024-06-01", "2024-06-02"]
+    rows = pd.DataFrame({"visit": np.repeat(np.arange(12), 3), "day": days * 12})
     rows["dose"], rows["drug"] = rng.normal(size=36).round(3), rng.choice(["x", "y"], 36)
     rows["outcome"] = np.where(np.arange(36) // 3 % 2, "up", "down")
     contents = {"t.csv": rows.to_csv(index=False).encode(), "t.parquet": rows.to_parquet(index=False)}
@@ -235,11 +237,9 @@ def resealed(content: bytes, chance: random.Random) -> bytes:
     metadata = header.pop("__metadata__")["anyorder"][len(NO_DIGEST) :]
     some = chance.choice(list(header))
     part = header[some]
-    match chance.randrange(8 if '"state": {"dict"' in metadata else 5):
+    match chance.randrange(9 if '"state": {"dict"' in metadata else 6):
         case 0:
-            part["dtype"] = chance.choice(
-                ["F64", "I32", "U8", "BOOL", "F8_E5M2", "BF16", "F16", "I8", "C64", "X9", None]
-            )
+            part["dtype"] = chance.choice(["F64", "I32", "U8", "BOOL", "F8_E5M2", "BF16", "F16", "I8", "X9", None])
         case 1:
             part["shape"] = chance.choice([[2**40], [2**62, 4], [-1], [], part["shape"][::-1], [0], None, ["3"], [2.5]])
         case 2:
@@ -249,6 +249,11 @@ def resealed(content: bytes, chance: random.Random) -> bytes:
             header[some], header[other] = header[other], header[some]
         case 4:
             part["data_offsets"] = chance.choice([[0, 2**60], [8, 4], [-4, 0], part["data_offsets"][::-1], [], None])
+        case 5:
+            tensors, words = tensors_from_bytes(content)
+            kind = chance.choice([torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool])
+            chosen = chance.sample(sorted(tensors), chance.randrange(1, len(tensors) + 1))
+            return tensors_to_bytes({**tensors, **{name: tensors[name].to(kind) for name in chosen}}, words)
         case _:
             metadata = json.dumps(edited_state(json.loads(metadata), chance))
     words = json.dumps({"__metadata__": {"anyorder": NO_DIGEST + metadata}, **header}).encode()

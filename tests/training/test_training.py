@@ -653,7 +653,7 @@ RUN = """
 @pytest.mark.kill
 @pytest.mark.slow
 def test_sigkill_at_random_moments_then_the_same_weights(tmp_path):
-    """Ten processes (``make attack``: twenty) are killed in mid-run, whatever they are doing; what the last one left is finished."""
+    """Ten processes, in the long form twenty, are killed in mid-run; what the last one left is finished."""
     (tmp_path / "run.py").write_text(textwrap.dedent(RUN))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     said = subprocess.check_output([sys.executable, tmp_path / "run.py", tmp_path / "work"], text=True, env=env)

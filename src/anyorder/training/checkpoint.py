@@ -134,11 +134,12 @@ def _misfit(kept: Any, own: Any, place: str) -> str | None:
     """The first place where two states differ in names, lengths, shapes or dtypes; None if nowhere."""
     if isinstance(own, Tensor):
         return None if isinstance(kept, Tensor) and (kept.shape, kept.dtype) == (own.shape, own.dtype) else place
-    if isinstance(own, (dict, list, tuple)):
-        here, there = (dict(enumerate(v)) if isinstance(v, (list, tuple)) else v for v in (own, kept))
-        if not isinstance(there, dict) or here.keys() != there.keys():
+    if isinstance(own, (list, tuple)):
+        own, kept = dict(enumerate(own)), dict(enumerate(kept)) if isinstance(kept, list) else None
+    if isinstance(own, dict):
+        if not isinstance(kept, dict) or kept.keys() != own.keys():
             return place
-        return next(filter(None, (_misfit(there[key], here[key], f"{place}/{key}") for key in here)), None)
+        return next(filter(None, (_misfit(kept[key], own[key], f"{place}/{key}") for key in own)), None)
     return place if isinstance(kept, (Tensor, dict, list)) else None
 
 
