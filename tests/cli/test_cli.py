@@ -20,6 +20,7 @@ from typer.main import get_command
 import anyorder as ao
 from anyorder.__main__ import main
 from anyorder.cli.app import app
+from anyorder.cli.resume import Run
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training.checkpoint import Checkpoint
 
@@ -587,6 +588,13 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(succeed, refu
     succeed(f"{TRAIN} --force")
     for name, tensor in ao.load("model").model_.state_dict().items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+def test_two_trainings_of_one_model_folder_are_refused(succeed, refused, table):
+    with Run(Path("model")).lock():
+        assert f"model is being written by process {os.getpid()}" in refused(TRAIN)
+    succeed(TRAIN)
+    assert os.listdir(table / "home" / "runs") == []
 
 
 def test_a_model_that_could_not_be_saved_is_there_after_a_resume(succeed, refused, table, monkeypatch):

@@ -167,6 +167,7 @@ def train(
         raise InputError(f"--tensorboard {tensorboard} is inside the model folder {out}; choose another folder")
     run = Run(out)
     if is_first_process():
+        context.with_resource(run.lock())
         run.check(resume, force)
         _make_folder(out.parent)
     swaps = _given(window=window, prefixes=prefixes)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ import torch
 
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, one_of, whole_number
-from anyorder.files import home
+from anyorder.files import home, locked
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
 from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration, spelled, varied
@@ -79,7 +79,9 @@ def sweep(
     path = rows_path(out, experiment.name)
     command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     origin = Origin(command, commit(), str(path.absolute().parent))
-    with _only_writer(path):
+    with locked(path, path.with_name(f".{path.name}.lock")):
+        for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
+            draft.unlink(missing_ok=True)
         rows = read_rows(path)
         failed: list[Row] = []
         while todo := unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), [*rows, *failed]):
@@ -137,23 +139,6 @@ def commit() -> str | None:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-@contextlib.contextmanager
-def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock beside the file ends with its process."""
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy = f"{path} is being written by another sweep; wait for it, or choose another folder"
-            raise InputError(busy) from None
-        for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
-            draft.unlink(missing_ok=True)
-        yield
 
 
 # --- one trial
