@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -331,8 +332,8 @@ def _reproduce(
         if rows is None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
         else:  # whoever watches should not see the test sets before the choices are made
-            value = rows[-1]["validation"].get(experiment.select)
-            figure = "diverged" if value is None else f"validation {experiment.select} {value:.4f}"
+            value = experiment.figure(rows[-1]["validation"])
+            figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
         print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
 
     command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
