@@ -234,13 +234,17 @@ def test_rows_from_before_are_migrated_once_and_keep_their_trials(tmp_path):
     assert migration().migrated([{**old, "method": "pi-sgd"}])[0]["reads"] == 20
 
 
+UNFINISHED = {"fold"}  # whose runs go on; the page calls it open
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_the_published_rows_are_read_and_their_trials_are_finished(path):
     rows, lines = read_rows(path), path.read_text().splitlines()
     assert len(rows) == len(lines)
     assert migration().migrated(rows) == rows
     trials = EXPERIMENTS[path.stem].trials("laptop", rows)
-    assert {trial.key for trial in trials} <= {row["trial"] for row in rows}
+    left = {trial.key for trial in trials} - {row["trial"] for row in rows}
+    assert bool(left) == (path.stem in UNFINISHED)
     assert EXPERIMENTS[path.stem].with_selection(rows, "laptop") == rows
 
 

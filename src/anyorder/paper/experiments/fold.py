@@ -78,10 +78,10 @@ FOLD = Experiment(
     "model, and can use order where order means something.",
     choices="12,000 steps in batches of 100, peak rate .005, the number itself as input, standardised. Eight "
     "candidates a method, the simplest first: the presets of FOLD_PRESETS, for the unpenalised arms also mixtures. "
-    "Exact SIRE at weight 10, 100 and 1000 for sums, 100 for moments; adjacent swaps at .1 and 10 for two layers. One "
-    "seed chooses for each task by the validation metric to two digits; ties go to the simplest. Channels that are nearly "
-    "sums become sums if the validation part does not suffer. invariant: the same read-outs on sums, maxima and "
-    "products alone.",
+    "Exact SIRE at weight 10, 100 and 1000 for sums, 100 for moments; adjacent swaps at .1 and 10 for two layers. "
+    "One seed chooses for each task by the validation metric to two digits; ties go to the simplest. Channels that "
+    "are nearly sums become sums if the validation part does not suffer. invariant: the same read-outs on sums, "
+    "maxima and products alone.",
     run=run,
     select="metric",
     plans={**scales(plan, {}), "smoke": smoke},
