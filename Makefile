@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: demo test quick lint bench results browser clean
+.PHONY: demo test quick attack lint bench results browser clean
 
 .venv/tables .venv/paper .venv/dev: .venv/%: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
@@ -17,7 +17,12 @@ test: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not kill and not ray and not browser and not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not attack and not kill and not ray and not browser and not slow"
+
+# Tens of thousands of damaged files, twenty kills of a training and of a sweep, two processes (about ten minutes).
+attack: .venv/dev
+	ANYORDER_ATTACK=long $(BIN)/python -m pytest tests/attack
+	ANYORDER_KILLS=20 $(BIN)/python -m pytest tests/training/test_training.py tests/paper/test_sweep.py -k "sigkill or kills_at"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

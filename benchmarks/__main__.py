@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ["core", "fold", "precision", "models", "compactness", "loop", "scale", "growth", "real"]
+PARTS = ["core", "fold", "cost", "precision", "models", "compactness", "loop", "scale", "growth", "real", "audit"]
 RESULTS = Path(__file__).with_name("results.json")
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.nn import MessagePassing
 
-from anyorder.models.pyg import SireAggregation, penalty_of
+from anyorder.pyg import SireAggregation, penalty_of
 
 
 class GRUConv(MessagePassing):

@@ -137,3 +137,25 @@ def expected_batch_partners(r: Recurrence, samples: list[Tensor]) -> float:
             )
         values.append(mean(by_size))
     return mean(values)
+
+
+def expected_tied_sire(r: Recurrence, x: Tensor, time: list[int], window: int) -> float | None:
+    """SIRE(ties=True) of one sample, every pair enumerated; None if it has no pair.
+
+    An element of a tie of k counts once if a later time is near enough, otherwise (k − 1)/k times. Its partner is
+    uniform among the others of its time and of the ``window`` distinct times that follow.
+    """
+    distinct, total, number = sorted(set(time)), 0.0, 0.0
+    for i, mine in enumerate(time):
+        place, k = distinct.index(mine), time.count(mine)
+        near = distinct[place : place + window + 1]
+        partners = [j for j, other in enumerate(time) if j != i and other in near]
+        weight = 1.0 if len(near) > 1 else (k - 1) / k
+        gaps = []
+        for j in partners:
+            one, other = sorted((i, j))
+            s = end(r, x[:one])
+            gaps.append(squared_gap(end(r, x[[one, other]], s), end(r, x[[other, one]], s)))
+        total += weight * mean(gaps) if gaps else 0.0
+        number += weight
+    return total / number if number else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import struct
@@ -13,7 +14,16 @@ import safetensors.torch
 import torch
 
 from anyorder.checks import InputError
-from anyorder.files import tensors_from_bytes, tensors_to_bytes, write_atomically
+from anyorder.files import (
+    NO_DIGEST,
+    check_digest,
+    locked,
+    tensors_from_bytes,
+    tensors_from_file,
+    tensors_to_bytes,
+    with_digest,
+    write_atomically,
+)
 
 
 def test_tensors_and_metadata_come_back_bit_equal():
@@ -34,6 +44,67 @@ def test_tensors_and_metadata_come_back_bit_equal():
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
+
+
+def test_every_changed_bit_is_seen():
+    whole = tensors_to_bytes({"w": torch.randn(2, 3)}, {"epoch": 1})
+    for place in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises(InputError, match="part"):
+            tensors_from_bytes(bytes(changed), "part")
+    text = with_digest(f'{{"digest": "{NO_DIGEST}", "mean": 1.5}}'.encode())
+    check_digest(text, "text")
+    for changed in (text.replace(b"1.5", b"1.6"), text.upper(), b"", text[:-1], text + b" "):
+        with pytest.raises(InputError, match="SHA-256 of text"):
+            check_digest(changed, "text")
+
+
+def test_a_file_that_does_not_fit_is_refused_before_its_numbers_are_read(tmp_path):
+    """The file claims 64 GiB and has that size, but no blocks on the disk."""
+    header = json.dumps(
+        {
+            "__metadata__": {"anyorder": NO_DIGEST + "{}"},
+            "w": {"dtype": "F32", "shape": [1 << 34], "data_offsets": [0, 1 << 36]},
+        }
+    ).encode()
+    path = tmp_path / "sparse.safetensors"
+
+    def check(tensors, metadata):
+        raise InputError(f"w has {tensors['w'].numel()} numbers")
+
+    with open(path, "wb+") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + (1 << 36))
+        with pytest.raises(InputError, match="17179869184 numbers"):
+            tensors_from_file(file, "sparse", check)
+        file.truncate(8 + len(header) + (1 << 36) - 1)
+        with pytest.raises(InputError, match="its size"):
+            tensors_from_file(file, "sparse", check)
+
+
+@pytest.mark.kill
+@pytest.mark.skipif(sys.platform == "win32", reason="the lock is a POSIX call")
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path):
+    lock = tmp_path / "new" / ".lock"
+    script = f"""
+import time
+from pathlib import Path
+from anyorder.files import locked
+with locked(Path("there"), Path({str(lock)!r})):
+    print("held", flush=True)
+    time.sleep(20)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        with pytest.raises(InputError, match=rf"out .*process {holder.pid}, which started at 20"), locked("out", lock):
+            pass
+        holder.kill()
+    with locked("out", lock):
+        assert lock.exists()
+        with pytest.raises(InputError, match=f"process {os.getpid()}"), locked("out", lock):
+            pass
+    assert os.listdir(lock.parent) == []
 
 
 def test_no_truncated_file_loads():

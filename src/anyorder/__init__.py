@@ -20,7 +20,7 @@ _PUBLIC = {
     "recurrences.base": ["Recurrence", "recurrence"],
     "recurrences.fold": ["Fold"],
     "recurrences.trajectory": ["Trajectory"],
-    "penalties": ["SIRE", "AdaptiveWeight", "PermutationPenalty", "SubsetPenalty"],
+    "penalties": ["SIRE", "AdaptiveWeight", "Penalty", "PermutationPenalty", "SubsetPenalty"],
     "penalties.order_gap": ["order_gap"],
     "models": ["DeepSets", "JanossyPooling", "MultiAggregation", "RecurrentSetModel", "SetTransformer"],
     "training.loop": ["train"],

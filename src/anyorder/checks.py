@@ -96,12 +96,32 @@ def finite_checks(enabled: bool) -> Iterator[None]:
 def checked_batch(
     elements: Any, lengths: Any = None, *, batch_first: bool = True, name: str = "elements"
 ) -> tuple[Tensor, Tensor | None]:
-    """A checked batch as ``elements [B, T, D]`` and ``lengths [B]``; ``batch_first=False`` reads ``[T, B, D]``."""
+    """A checked batch as ``elements [B, T, D]`` and ``lengths [B]``; ``batch_first=False`` reads ``[T, B, D]``.
+
+    A PackedSequence or a nested tensor ``[B, j, D]`` carries its lengths and has no layout.
+    """
+    from torch.nn.utils.rnn import PackedSequence
+
+    if isinstance(elements, PackedSequence) or getattr(elements, "is_nested", False):
+        if lengths is not None:
+            raise InputError(f"lengths must be left out: {name} carry their own; got lengths as well")
+        elements, lengths, batch_first = *_padded(elements), True
     elements = checked_elements(elements, name, batch_first)
     elements = elements if batch_first else elements.transpose(0, 1)
     lengths = checked_lengths(lengths, elements)
     require_finite(elements, lengths, name)
     return elements, lengths
+
+
+def _padded(elements: Any) -> tuple[Tensor, Tensor]:
+    """A PackedSequence or a nested tensor as a padded tensor, batch first, and lengths."""
+    import torch
+    from torch.nn.utils import rnn
+
+    if isinstance(elements, rnn.PackedSequence):
+        return rnn.pad_packed_sequence(elements, batch_first=True)
+    sets = elements.unbind()
+    return rnn.pad_sequence(sets, batch_first=True), torch.tensor([len(each) for each in sets])
 
 
 def checked_elements(elements: Any, name: str = "elements", batch_first: bool = True) -> Tensor:
@@ -132,7 +152,8 @@ def checked_lengths(lengths: Any, elements: Tensor) -> Tensor | None:
     if not fits:
         got = f"{lengths.flatten()[:8].tolist()} of shape {list(lengths.shape)}"
         kind = InputError if whole else InputTypeError
-        raise kind(f"lengths must be {batch} whole numbers from 0 to T = {longest}, one per set; got {got}")
+        hint = "; a mask gives them as mask.sum(1)" if lengths.dtype == torch.bool else ""
+        raise kind(f"lengths must be {batch} whole numbers from 0 to T = {longest}, one per set; got {got}{hint}")
     return lengths.to(device=elements.device, dtype=torch.int64)
 
 

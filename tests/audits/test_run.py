@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 import tracemalloc
 from itertools import permutations, product
 
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 import anyorder as ao
-from anyorder.audits.intervals import bootstrap_interval, rate_interval
 from anyorder.recurrences import known
 from predictors import KNOWN, last, rng, total
 
@@ -64,7 +62,7 @@ def test_figures_equal_their_exact_values(f):
 def test_the_last_element_in_closed_form():
     """Sets of 3, 5 and 9 normal numbers; the class is the sign of the last."""
     sizes = np.repeat([3, 5, 9], 200)
-    draws = np.random.default_rng(0).standard_normal((600, 9, 1))
+    draws = np.random.default_rng(1).standard_normal((600, 9, 1))
     report = ao.audit(
         lambda x, lengths: np.concatenate([last(x, lengths), -last(x, lengths)], axis=1),
         draws,
@@ -100,54 +98,11 @@ def test_sums_are_told_to_ignore_order():
     assert str(rounded).startswith("Order makes no practical difference.")
 
 
-def test_intervals_cover_the_truth():
-    """100 repetitions at nominal 95 %: output gap and flip rate of a model that reads the last element."""
-    n, covered, flips_covered, distances = 5, 0, 0, []
-    source = np.random.default_rng(11)
-    for repetition in range(100):
-        x = source.standard_normal((60, n, 1))
-        report = ao.audit(
-            lambda e: np.concatenate([e[:, -1], -e[:, -1]], axis=1),
-            x,
-            orderings=6,
-            search=0,
-            generator=rng(repetition),
-        )
-        low, high = report.output_gap_ci
-        covered += low <= MEAN_DISTANCE * (n - 1) / n <= high
-        low, high = report.flip_rate_ci
-        flips_covered += low <= (n - 1) / n / 2 <= high
-        low, high = report.by_distance[1].ci
-        distances.append(low <= MEAN_DISTANCE / (n - 1) <= high)
-    for count in (covered, flips_covered, sum(distances)):
-        assert 88 <= count <= 99
-
-
-def test_the_interval_of_rare_flips_covers_the_truth_too():
-    """The class is whether the last of four numbers exceeds 0.98: a fifth of such audits of 20 sets see no flip."""
-    truth = 2 * 0.02 * 0.98 * 3 / 4
-    covered, unseen = 0, 0
-    for repetition in range(100):
-        x = torch.rand(20, 4, 1, generator=rng(repetition))
-        report = ao.audit(lambda e: e[:, -1] > 0.98, x, task="classification", search=0, generator=rng(repetition))
-        low, high = report.flip_rate_ci
-        assert low < high
-        covered += low <= truth <= high
-        unseen += report.flip_rate == 0
-    assert unseen >= 10
-    assert covered >= 90
-
-
-@pytest.mark.parametrize(("rate", "expected"), [(0.0, (0.0, 0.1684)), (1.0, (0.8316, 1.0)), (0.5, (0.4158, 0.5842))])
-def test_equal_rates_have_exact_bounds(rate, expected):
-    assert rate_interval(np.full(20, rate), np.random.default_rng(0)) == pytest.approx(expected, abs=1e-4)
-
-
 def test_one_set_has_no_interval_and_nothing_to_compare_with(tmp_path):
     x = np.random.default_rng(0).standard_normal((1, 5, 1))
     report = ao.audit(last, x, generator=rng())
     assert report.output_gap_ci is report.by_size[5].ci is None
-    assert str(report).startswith("Order matters. A random order moves the output by")
+    assert str(report).startswith("Order matters. Another order moves the output by")
     assert "There is one set only, so there is no difference between sets to compare this with." in str(report)
     assert "interval" not in str(report)
     json.dumps(report.to_dict(), allow_nan=False)
@@ -167,21 +122,11 @@ def test_one_set_has_no_interval_and_nothing_to_compare_with(tmp_path):
 def test_the_verdict_says_only_what_was_done():
     x = np.ones((6, 3, 1))
     sizes = [1, 3, 1, 2, 0, 3]
-    assert "None of the 12 random orderings of 3 sets changed the output." in str(
+    assert "None of the 12 orderings of 3 sets changed the output." in str(
         ao.audit(total, x, sizes, orderings=4, search=0, generator=rng())
     )
     assert "and no ordering of the search, changed" in str(ao.audit(total, x, sizes, generator=rng()))
     assert str(ao.audit(total, x, np.ones(6, int), generator=rng())).startswith("There is nothing to reorder.")
-    report = ao.audit(last, torch.randn(2000, 30, 1), orderings=10000, seconds=0.05, search=0, generator=rng())
-    assert report.orderings < 10000
-    assert {case.tried for case in report.worst} == {report.orderings}
-
-
-def test_bootstrap_of_a_mean_agrees_with_theory():
-    values = np.random.default_rng(0).standard_normal(400)
-    low, high = bootstrap_interval(values, np.random.default_rng(1), 4000)
-    error = values.std() / 20
-    assert (low, high) == pytest.approx((values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=error / 5)
 
 
 def random_gru(seed, features=2):
@@ -211,41 +156,41 @@ def test_a_sample_that_always_moves_crowds_out_no_other():
     assert [case.index for case in report.worst] == [1, 0]
 
 
-def test_state_gap_by_prefix_length():
+def test_state_order_gap_by_prefix_length():
     """A state that is the last element: after m elements the order gap is √((m − 1)/m)."""
     keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 2))
     report = ao.audit(keep, torch.randn(256, 6, 2, generator=rng(4)), generator=rng())
     assert report.task == "regression"
-    assert list(report.state_gap) == [2, 3, 4, 5, 6]
-    for m, value in report.state_gap.items():
+    assert list(report.state_order_gap) == [2, 3, 4, 5, 6]
+    for m, value in report.state_order_gap.items():
         assert value == pytest.approx(math.sqrt((m - 1) / m), rel=0.15)
     summing = ao.audit(known.sum(), torch.randint(9, (20, 6, 1), generator=rng()).float(), generator=rng())
-    assert set(summing.state_gap.values()) == {0.0}
-    assert ao.audit(total, torch.zeros(3, 4, 1), generator=rng()).state_gap is None
+    assert set(summing.state_order_gap.values()) == {0.0}
+    assert ao.audit(total, torch.zeros(3, 4, 1), generator=rng()).state_order_gap is None
     model = ao.audit(random_gru(0), torch.randn(20, 6, 2), torch.tensor([6, 3] * 10), generator=rng())
-    assert 0 < model.state_gap[6] < 2
-    assert model.state_gap[6].sets == 10
+    assert 0 < model.state_order_gap[6] < 2
+    assert model.state_order_gap[6].sets == 10
 
 
 @pytest.mark.parametrize(("first", "prefixes"), [(3.0, {2, 3, 4}), (0.0, {3, 4})])
-def test_state_gap_of_sets_that_begin_alike(first, prefixes):
+def test_state_order_gap_of_sets_that_begin_alike(first, prefixes):
     """After two elements all sets are in one state: what moves there is held against its rounding error."""
     keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 1))
     x = torch.randn(16, 4, 1, generator=rng())
     x[:, :2] = torch.tensor([[7.0], [first]])
     report = ao.audit(keep, x, generator=rng())
-    assert set(report.state_gap) == prefixes
-    assert 0 < max(report.state_gap.values()) < 1e16
+    assert set(report.state_order_gap) == prefixes
+    assert 0 < max(report.state_order_gap.values()) < 1e16
     json.dumps(report.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("model", ["recurrent", "deepsets", "set-transformer"])
-def test_state_gap_of_an_estimator_is_that_of_its_model(model):
+def test_state_order_gap_of_an_estimator_is_that_of_its_model(model):
     sets = [np.random.default_rng(i).standard_normal((3 + i % 3, 2)) for i in range(20)]
     estimator = ao.SetClassifier(model=model, epochs=1, random_state=0).fit(sets, [i % 2 for i in range(20)])
     estimator.model_.train()  # audited in evaluation mode all the same
-    gaps = [ao.audit(p, sets, generator=rng(), search=0).state_gap for p in (estimator, estimator.predict_proba)]
-    assert gaps[0] == gaps[1] == ao.audit(estimator.model_, sets, generator=rng(), search=0).state_gap
+    gaps = [ao.audit(p, sets, generator=rng(), search=0).state_order_gap for p in (estimator, estimator.predict_proba)]
+    assert gaps[0] == gaps[1] == ao.audit(estimator.model_, sets, generator=rng(), search=0).state_order_gap
     assert estimator.model_.training
     assert (gaps[0] is None) == (model == "set-transformer")  # which has no states
     if gaps[0] is not None:
@@ -260,8 +205,7 @@ def test_the_generator_is_the_only_randomness():
     one = ao.audit(model, x, generator=rng(5), search=60)
     assert torch.equal(before, torch.get_rng_state())
     two, other = (ao.audit(model, x, generator=rng(seed), search=60) for seed in (5, 6))
-    drop = ("seconds",)
-    figures = [{k: v for k, v in r.to_dict().items() if k not in drop} for r in (one, two, other)]
+    figures = [report.to_dict() for report in (one, two, other)]
     assert figures[0] == figures[1] != figures[2]
     torch.manual_seed(3)
     first = ao.audit(model, x, search=0).output_gap
@@ -272,7 +216,7 @@ def test_the_generator_is_the_only_randomness():
 def test_to_dict_is_json():
     report = ao.audit(random_gru(1), torch.randn(9, 5, 2), labels=torch.zeros(9, dtype=torch.int64), generator=rng())
     figures = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert figures["by_distance"][0].keys() == {"distance", "gap", "low", "high", "sets"}
+    assert figures["by_distance"][0].keys() == {"distance", "value", "low", "high", "sets"}
     assert figures["worst_ordering"] == report.worst_ordering.tolist()
     assert figures["verdict"] == str(report)
 
@@ -319,7 +263,7 @@ def test_memory_of_long_sets_is_that_of_a_block():
     """Ten sets, one of 1,000 numbers and nine of 7 whose orderings are all tried."""
     x = np.random.default_rng(0).standard_normal((10, 1000, 1))
     sizes = np.array([1000, *[7] * 9])
-    assert peak_memory(last, x, sizes, orderings=2, search=400, search_sets=4) < 30e6
+    assert peak_memory(last, x, sizes, orderings=2, search=400) < 30e6
 
 
 def test_sets_that_cannot_be_reordered():
@@ -330,7 +274,7 @@ def test_sets_that_cannot_be_reordered():
     assert report.rmse == report.rmse_shuffled == 0
     mixed = ao.audit(total, np.ones((4, 3, 1)), [1, 3, 1, 2], labels=np.zeros(4), generator=rng())
     assert mixed.rmse == mixed.rmse_shuffled == pytest.approx(math.sqrt(15 / 4))  # the padding does not count
-    assert mixed.notes == ["2 of 4 sets have fewer than two elements. Their gap is 0."]
+    assert mixed.notes == ["2 of 4 sets have no two elements to reorder. Their change is 0."]
     empty = ao.audit(lambda e, n: np.asarray(n, float), np.ones((2, 3, 1)), [0, 3], generator=rng())
     assert empty.by_size.keys() == {0, 3}
 
@@ -344,80 +288,6 @@ def test_many_sizes_are_grouped():
     assert sum(value.sets for value in report.by_size.values()) == 60
     assert min(report.by_distance) == 1
     assert max(report.by_distance) == 60
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that moves only as predictors say."""
-    now = [0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_parts_that_a_time_budget_cuts_are_named(clock):
-    """Every call takes a second: both curves end with some points measured."""
-
-    def slow(elements):
-        clock[0] += 1
-        return elements[:, -1]
-
-    for seconds, cut in ((16, True), (1000, False)):
-        report = ao.audit(slow, torch.randn(10, 6, 1), orderings=4, seconds=seconds, search=0, generator=rng())
-        assert report.by_distance
-        assert report.by_position
-        for kind in ("distance", "position"):
-            assert any(f"swaps by {kind}" in note for note in report.notes) == cut
-
-
-@pytest.mark.parametrize(("sets", "size", "batch_size"), [(20, 7, None), (3000, 10, None), (8, 40, 5), (400, 3, 1)])
-def test_the_time_budget_is_kept_to_within_one_block(clock, sets, size, batch_size):
-    """Every row takes a second; what is still read when time is up is one block at most."""
-    blocks, x = [], np.random.default_rng(0).standard_normal((sets, size, 1))
-
-    def slow(elements):
-        clock[0] += len(elements)
-        blocks.append(len(elements))
-        return elements[:, -1]
-
-    for seconds in (300, 1500, 6000):
-        clock[0] = 0
-        blocks.clear()
-        report = ao.audit(slow, x, seconds=seconds, batch_size=batch_size, generator=rng())
-        assert clock[0] <= seconds + max(blocks)
-        assert max(blocks) <= seconds / 4
-        assert report.worst_gap > 0
-        assert len(report.set_gaps) == len(report.sizes) == report.sets
-        part = f"The time budget was enough for {report.sets:,} of {sets:,} sets, drawn at random"
-        assert (report.sets < sets) == any(part in note for note in report.notes)
-    assert (report.sets == sets) == (sets < 3000)
-
-
-def test_the_part_of_the_sets_that_a_time_budget_allows_is_random(clock):
-    """The first half of the sets have one element and the other half move: a part of them shows both alike."""
-    x, sizes = np.random.default_rng(0).standard_normal((2000, 5, 1)), np.repeat([1, 5], 1000)
-
-    def slow(elements, lengths):
-        clock[0] += 1
-        return last(elements, lengths)
-
-    for seconds in (10, 30):  # ends within the first random orderings, or within the given order
-        clock[0] = 0
-        report = ao.audit(slow, x, sizes, seconds=seconds, batch_size=50, generator=rng())
-        assert 50 <= report.sets < 1000
-        assert (report.sizes == sizes[report.audited]).all()
-        assert 0.3 < (report.sizes == 5).mean() < 0.7
-        assert report.sizes[report.audited == report.worst_set] == [5]
-        assert report.output_gap == pytest.approx(MEAN_DISTANCE * 4 / 5 / 2, rel=0.4)
-
-
-def test_a_hopeless_time_budget_still_gives_a_report(capsys):
-    report = ao.audit(last, torch.randn(20, 5, 1), seconds=1e-9, progress=True, generator=rng())
-    assert report.orderings >= 1
-    assert report.worst_gap > 0
-    assert report.repeat_gap is None
-    shown = capsys.readouterr()
-    assert "random orderings" in shown.err
-    assert shown.out == ""
 
 
 # Comparison
@@ -458,9 +328,14 @@ def test_a_smaller_error_and_a_smaller_order_gap_are_better(labelled):
     assert (rows["good"]["score"] is None) == (not labelled)
 
 
-def test_a_comparison_says_whose_outputs_are_blurred():
-    noise = np.random.default_rng(0)
-    x = np.random.default_rng(0).standard_normal((40, 5, 1))
-    models = {"noise": lambda e: noise.standard_normal(len(e)), "mates": lambda e: e.sum(1) - e.sum(1).mean()}
-    lines = str(ao.audit(models, x, search=0, generator=rng())).splitlines()
-    assert [line.split()[-1] for line in lines[1:]] == ["random", "batch"]
+def test_a_small_difference_is_no_choice():
+    """66.7 % against 65 % on 60 sets: both are a choice. 66.7 % against 30 %: one is."""
+    x = np.arange(60.0).reshape(60, 1, 1).repeat(4, axis=1)
+    labels = np.ones(60, int)
+    models = {f"{n}": lambda e, n=n: np.stack([e[:, 0, 0] >= n, e[:, 0, 0] < n], 1) for n in (40, 39, 18)}
+    comparison = ao.audit(models, x, labels=labels, search=0, generator=rng())
+    rows = {row["model"]: row for row in comparison.table()}
+    assert [round(row["score"], 3) for row in rows.values()] == [0.667, 0.65, 0.3]
+    assert [row["choice"] for row in rows.values()] == [True, True, False]
+    assert rows["40"]["score_ci"][0] < 0.65 < rows["40"]["score_ci"][1]
+    assert rows["40"]["order_gap_ci"] == (0.0, 0.0)

@@ -20,6 +20,7 @@ from typer.main import get_command
 import anyorder as ao
 from anyorder.__main__ import main
 from anyorder.cli.app import app
+from anyorder.cli.resume import Run
 from anyorder.estimators import table_model
 from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training.checkpoint import Checkpoint
@@ -399,6 +400,18 @@ def test_predict_keeps_ids_ignores_the_target_and_says_what_was_unseen(succeed, 
     np.testing.assert_allclose(read["probability_up"] + read["probability_down"], 1, atol=1e-6)
 
 
+def test_formulas_are_escaped_on_request(succeed, here):
+    rows = visits(20)
+    rows["visit"] = rows["visit"].map({i: f"={i}+1" if i % 2 else f"@{i}" for i in range(20)})
+    rows.to_csv("hostile.csv", index=False)
+    succeed("predict model hostile.csv --out plain.csv")
+    succeed("predict model hostile.csv --escape-formulas --out safe.csv")
+    plain, safe = (pd.read_csv(f"{name}.csv") for name in ("plain", "safe"))
+    assert set(plain["visit"].str[0]) == {"=", "@"}
+    assert (safe["visit"] == "'" + plain["visit"]).all()
+    assert safe.iloc[:, 1:].equals(plain.iloc[:, 1:])
+
+
 # --- audit
 
 
@@ -411,7 +424,7 @@ def test_an_audit_needs_no_target(succeed, here):
 
 def test_an_audit_of_several_models_compares_them(succeed, here):
     succeed(f"{ANY_MODEL.replace('--out model', '--out sets')} --model deepsets")
-    out = succeed("audit model sets t.csv --orderings 4 --seconds 60 --out both.html")
+    out = succeed("audit model sets t.csv --design rotations --max-calls 5000 --out both.html")
     assert "sets: Order" in out
     assert "order gap" in out
     page = (here / "both.html").read_text(encoding="utf-8")
@@ -626,6 +639,13 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(succeed, refu
     succeed(f"{TRAIN} --force")
     for name, tensor in ao.load("model").model_.state_dict().items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+def test_two_trainings_of_one_model_folder_are_refused(succeed, refused, table):
+    with Run(Path("model")).lock():
+        assert f"model is being written by process {os.getpid()}" in refused(TRAIN)
+    succeed(TRAIN)
+    assert os.listdir(table / "home" / "runs") == []
 
 
 def test_a_model_that_could_not_be_saved_is_there_after_a_resume(succeed, refused, table, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import pickle
 import struct
@@ -18,6 +19,7 @@ import torch
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
 from anyorder.deploy.save import open_model
+from anyorder.files import NO_DIGEST, tensors_from_bytes, tensors_to_bytes, with_digest
 from anyorder.models import MODELS
 
 FORMS = {
@@ -55,12 +57,13 @@ def test_every_model_comes_back_with_the_same_outputs(tmp_path, form):
 
 
 def test_each_weight_keeps_its_precision(tmp_path):
-    model = MODELS["standardised"](3, 2).eval()
-    model.inner.readout.double()
-    ao.save(model, tmp_path / "m")
-    kinds = {name: value.dtype for name, value in model.state_dict().items()}
-    assert {name: value.dtype for name, value in ao.load(tmp_path / "m").state_dict().items()} == kinds
-    assert set(kinds.values()) == {torch.float32, torch.float64}
+    for change in (torch.nn.Module.float, torch.nn.Module.bfloat16, lambda model: model.inner.half()):
+        model = MODELS["standardised"](3, 2).eval()
+        change(model)
+        ao.save(model, tmp_path / "m")
+        kinds = {name: value.dtype for name, value in model.state_dict().items()}
+        assert {name: value.dtype for name, value in ao.load(tmp_path / "m").state_dict().items()} == kinds
+    assert set(kinds.values()) == {torch.float16, torch.float64}
 
 
 def test_what_is_kept_beside_the_weights_comes_back(tmp_path):
@@ -154,6 +157,8 @@ NOT_SAVED = {
         lambda: changed(lambda m: torch.nn.utils.parametrizations.weight_norm(m.inner.readout.head[0])),
         "changed",
     ),
+    "mixed": (lambda: changed(lambda model: model.inner.readout.double()), "dtype"),
+    "not a number": (lambda: changed(lambda model: model.inner.readout.head[0].bias.data.fill_(math.nan)), "finite"),
     "changed inside": (lambda: changed(lambda model: setattr(model, "inner", Doubled(3, 2))), "changed"),
 }
 
@@ -185,7 +190,7 @@ def edit(**changes):
             for name in path:
                 part = part[name]
             part[last] = value
-        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_bytes(with_digest(json.dumps({**config, "digest": NO_DIGEST}).encode()))
 
     return apply
 
@@ -202,6 +207,29 @@ def weights(data):
 
 def config(data):
     return lambda folder: (folder / "config.json").write_bytes(data)
+
+
+def other_weights(change):
+    """Changed weights, in files that name their true hashes."""
+
+    def apply(folder):
+        tensors, _ = tensors_from_bytes((folder / "model.safetensors").read_bytes())
+        weights(tensors_to_bytes({name: change(name, tensor) for name, tensor in tensors.items()}))(folder)
+
+    return apply
+
+
+def sparse(folder):
+    """Weights of 64 GiB, as their header says."""
+    header = json.dumps(
+        {
+            "__metadata__": {"anyorder": NO_DIGEST + "{}"},
+            "w": {"dtype": "F32", "shape": [1 << 34], "data_offsets": [0, 1 << 36]},
+        }
+    ).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + (1 << 36))
 
 
 def flip_a_bit(folder):
@@ -241,7 +269,14 @@ HOSTILE = {
     "unknown argument": (edit(model__config={"in_features": 3, "out_features": 2, "exec": 1}), "exec"),
     "own cell": (edit(model__config__options__cell="__import__"), "__import__"),
     "memory bomb": (edit(model__config__options__hidden=10**9), "1000000000"),
-    "layer bomb": (edit(model__config__options__layers=10**9), "1000000000"),
+    "layer bomb": (edit(model__config__options__layers=4096), "4096"),
+    "half of it": (other_weights(lambda name, w: w.half() if "weight" in name else w), "dtype"),
+    "whole numbers": (other_weights(lambda name, w: w.char()), "dtype"),
+    "truth values": (other_weights(lambda name, w: w.bool()), "dtype"),
+    "small floats": (other_weights(lambda name, w: w.to(torch.float8_e5m2)), "model.safetensors"),
+    "nan": (other_weights(lambda name, w: w * math.nan), "finite"),
+    "64 GiB": (sparse, "Missing key"),
+    "one more byte": (lambda f: (f / "model.safetensors").open("ab").write(b"\0"), "model.safetensors"),
     "width bomb": (edit(model__config__options__encoder=[10**9]), "1000000000"),
     "endless": (edit(model__config__options__orderings=float("inf")), "inf"),
     "shapes": (edit(model__config__options__hidden=65), "size mismatch"),

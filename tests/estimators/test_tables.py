@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -525,6 +526,15 @@ def test_damaged_files_give_one_clear_line(tmp_path, name, content):
     with pytest.raises(InputError, match=rf"{name}|'a'") as caught:
         read_table(tmp_path / name, set_id="a", target="b")
     assert "\n" not in str(caught.value)
+
+
+def test_the_names_of_very_many_columns_are_compared_in_linear_time():
+    names = [f"c{number}" for number in range(100_000)]
+    table = pa.table({**{name: [1.0] for name in names}, "set": [1]})
+    began = time.process_time()
+    with pytest.raises(InputError, match="features"):
+        read_table(table, set_id="set", features=[*names, "odd"])
+    assert time.process_time() - began < 5  # a comparison of all with all takes minutes
 
 
 @pytest.mark.slow

@@ -234,13 +234,17 @@ def test_rows_from_before_are_migrated_once_and_keep_their_trials(tmp_path):
     assert migration().migrated([{**old, "method": "pi-sgd"}])[0]["reads"] == 20
 
 
+UNFINISHED = {"fold"}  # whose runs go on; the page calls it open
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_the_published_rows_are_read_and_their_trials_are_finished(path):
     rows, lines = read_rows(path), path.read_text().splitlines()
     assert len(rows) == len(lines)
     assert migration().migrated(rows) == rows
     trials = EXPERIMENTS[path.stem].trials("laptop", rows)
-    assert {trial.key for trial in trials} <= {row["trial"] for row in rows}
+    left = {trial.key for trial in trials} - {row["trial"] for row in rows}
+    assert bool(left) == (path.stem in UNFINISHED)
     assert EXPERIMENTS[path.stem].with_selection(rows, "laptop") == rows
 
 
@@ -298,7 +302,7 @@ def test_two_sweeps_on_one_file_are_refused_and_on_two_files_share_a_folder(tmp_
         others.append(sweep(toy_experiment.toy("other"), "smoke", out=tmp_path, jobs=1, only=["b"], seeds=1))
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1)
 
-    with pytest.raises(InputError, match=r"toy.jsonl is being written"):
+    with pytest.raises(InputError, match=r"toy.jsonl is being written by process"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
     assert {row["experiment"] for row in others[0]} == {"other"}
 
@@ -315,25 +319,27 @@ def test_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_pa
     context.set_forkserver_preload(["anyorder.paper.runner.sweep"])
     chance = random.Random(0)
     path = tmp_path / "killed" / "lengths.jsonl"
-    sizes = []
-    for _ in range(3):
+    sizes, kills = [], int(os.environ.get("ANYORDER_KILLS", 3))
+    for number in range(kills):
         before, deadline = len(read_rows(path)), time.monotonic() + 120
         process = context.Process(target=sweep_lengths, args=(path.parent, tmp_path / "home"))
         process.start()
-        while process.is_alive() and len(read_rows(path)) == before and time.monotonic() < deadline:
+        waits = number % (kills // 3) == 0  # for a row; three or four do
+        while waits and process.is_alive() and len(read_rows(path)) == before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.1))
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL  # it had not finished by itself
         sizes.append(len(read_rows(path)))
-    assert sizes == sorted(set(sizes))  # every one got further, none lost a row
+    assert sizes == sorted(sizes)  # none lost a row
+    assert len(set(sizes)) >= 3
     rows = sweep_lengths(path.parent, tmp_path / "home")
     assert len(rows) > sizes[-1]
     assert bare(rows) == bare(sweep_lengths(tmp_path / "whole", tmp_path / "home"))
     assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows)
     assert list((tmp_path / "home").glob("trials/*/*")) == []  # nothing unfinished is left behind
-    assert {file.name for file in path.parent.iterdir()} == {"lengths.jsonl", ".lengths.jsonl.lock"}
+    assert {file.name for file in path.parent.iterdir()} == {"lengths.jsonl"}
 
 
 # --- the command

@@ -16,7 +16,7 @@ from anyorder.cli.app import app
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 # The blocks of a page run one after another, as a reader runs them; pages that mix them with commands, elsewhere.
-RUN_ELSEWHERE = {"tables.md": "cli/test_cli.py"}
+RUN_ELSEWHERE = {"tables.md": "cli/test_cli.py", "recipes.md": "project/test_recipes.py"}
 SCRIPTS = {
     page.name: "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
     for page in PAGES
@@ -36,6 +36,11 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_pages_and_examples_import_at_most_one_package_below_anyorder() -> None:
+    deep = re.compile(r"^\s*(?:from|import) anyorder\.\w+\.\w.*", re.M)
+    assert [line for page in [*PAGES, *EXAMPLES] for line in deep.findall(page.read_text())] == []
 
 
 @pytest.mark.slow

@@ -60,6 +60,45 @@ def test_a_rare_dependence_is_found_by_enough_permutations(generator):
         assert_order_invariant(predict, x, orderings=1, generator=torch.Generator().manual_seed(1))
 
 
+def test_order_of_texts_and_labels(generator):
+    words = [["plum", "fig"], ["kiwi", "apricot", "pear"]]
+    assert_order_invariant(lambda s: max(s, key=len), words, generator=generator)
+    assert_order_invariant(lambda s: "AB"[s.index(min(s, key=len))], [["a", "bb"]] * 3, equivariant=True)
+    with pytest.raises(AssertionError) as failure:
+        assert_order_invariant(
+            lambda sets: [s[0] for s in sets], words, batch_size=2, concurrency=2, generator=generator
+        )
+    assert "2 of 2 sets" in str(failure.value)
+    assert "set 0, order [0, 1] (given): plum" in str(failure.value)
+    assert "set 0, order [1, 0]: fig" in str(failure.value)
+    with pytest.raises(AssertionError, match="depends on the order"):  # read in one order only
+        assert_order_invariant(lambda s: s[0], words, parse=lambda a: None if a == "fig" else 1.0)
+
+
+def test_a_tolerance_on_the_excess():
+    """A coin passes, one that reads the last element now and then does not; the worst ordering is shown."""
+    source = np.random.default_rng(0)
+    x = source.integers(2, size=(200, 4, 1)).astype(float)
+
+    def predict(weight):
+        return lambda e: np.where(source.random(len(e)) < weight, e[:, -1, 0], source.integers(2, size=len(e)))
+
+    options = {"task": "classification", "search": 0}
+    with pytest.raises(AssertionError, match="depends on the order"):
+        assert_order_invariant(predict(0.0), x)
+    assert_order_invariant(predict(0.0), x, excess=0.02, generator=torch.Generator().manual_seed(0), **options)
+    assert_order_invariant(predict(0.7), x, excess=0.3, generator=torch.Generator().manual_seed(0), **options)
+    with pytest.raises(AssertionError, match=r"adds 0\.\d+ to the flip rate .*allowed 0.05") as failure:
+        assert_order_invariant(predict(0.7), x, excess=0.05, generator=torch.Generator().manual_seed(0), **options)
+    assert str(failure.value).count("order [") == 2
+    assert_order_invariant(lambda e: e[:, -1], np.ones((9, 3, 1)), excess=0)
+    numbers = np.random.default_rng(0).standard_normal((60, 4, 1))
+    with pytest.raises(AssertionError, match="to the output gap"):
+        assert_order_invariant(lambda e: e[:, -1], numbers, excess=0.1)
+    with pytest.raises(ao.checks.InputError, match="excess"):
+        assert_order_invariant(lambda e: e[:, -1], numbers, excess=-1)
+
+
 def test_padding(ragged):
     elements, lengths = ragged
     for model in (masked_sum, ao.RecurrentSetModel(2, 3), ao.DeepSets(2, 3)):

@@ -27,7 +27,7 @@ from matplotlib.ticker import MaxNLocator
 
 from anyorder import __version__
 from anyorder.audits.intervals import Estimate, interval, percent, short
-from anyorder.audits.report import CURVES
+from anyorder.audits.report import BIASES, CURVES, plain
 from anyorder.files import write_atomically
 
 _FLOOR = 1e-5  # the smallest order gap drawn
@@ -88,7 +88,25 @@ def report_figures(report: Any) -> list[Figure]:
     """The figures of a report that have something to show."""
     curves = {name: getattr(report, name) or {} for name in CURVES}
     figures = [_curve(name, curve) for name, curve in curves.items() if len(curve) > (name == "by_size")]
-    return [*figures, _distribution(report.set_gaps)]
+    biases = [_bias(name, getattr(report, name)) for name in BIASES if getattr(report, name)]
+    return [*biases, *figures, _distribution(report.set_changes)]
+
+
+def _bias(name: str, values: dict[Any, Estimate]) -> Figure:
+    title, label, unit = BIASES[name]
+    shares = 100 * np.array(list(map(float, values.values())))
+    ends = 100 * np.array([value.ci or (np.nan, np.nan) for value in values.values()])
+
+    def draw(axes: Axes) -> None:
+        axes.axhline(0, color=ORANGE, linewidth=1)
+        axes.vlines(range(len(shares)), ends[:, 0], ends[:, 1], color=BLUE, linewidth=2)
+        axes.scatter(range(len(shares)), shares, color=BLUE, zorder=3)
+        axes.set_xticks(range(len(shares)), [_clipped(str(key)).replace("$", r"\$") for key in values])
+        axes.set(title=title, xlabel=label, ylabel=unit)
+
+    top = int(np.abs(shares).argmax())
+    alt = f"Points with 95 % intervals: {title.lower()}. The largest is {short(shares[top])} at {list(values)[top]}."
+    return Figure(name, draw, alt)
 
 
 def _curve(name: str, values: dict[int, Estimate]) -> Figure:
@@ -101,7 +119,7 @@ def _curve(name: str, values: dict[int, Estimate]) -> Figure:
         axes.fill_between(x, low, high, color=SOFT, linewidth=0)
         axes.plot(x, y, color=BLUE, linewidth=2, marker="o", markersize=4.5 if len(x) < 30 else 0)
         axes.set(title=title, xlabel=label, ylabel=unit)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0.0, float(np.nanmin(np.append(low, 0.0)))))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
     first, last, top = (f"{short(y[i])} at {key} {x[i]}" for i in (0, -1, y.argmax()))
@@ -109,23 +127,23 @@ def _curve(name: str, values: dict[int, Estimate]) -> Figure:
     return Figure(name, draw, alt)
 
 
-def _distribution(gaps: np.ndarray) -> Figure:
+def _distribution(changes: np.ndarray) -> Figure:
     def draw(axes: Axes) -> None:
-        axes.hist(gaps, bins=24, range=(0, float(gaps.max()) or 1.0), color=BLUE, rwidth=0.88)
-        axes.axvline(gaps.mean(), color=ORANGE, linewidth=2)
+        axes.hist(changes, bins=24, range=(0, float(changes.max()) or 1.0), color=BLUE, rwidth=0.88)
+        axes.axvline(changes.mean(), color=ORANGE, linewidth=2)
         axes.set(title="How the sets differ", xlabel="mean change of the output (line: all sets)", ylabel="sets")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
-    middle, upper = np.quantile(gaps, [0.5, 0.95])
+    middle, upper = np.quantile(changes, [0.5, 0.95])
     alt = (
-        f"Histogram of the mean change of the output of {len(gaps):,} sets. Half of them are below {short(middle)}, "
-        f"95 % below {short(upper)}. The largest is {short(gaps.max())}."
+        f"Histogram of the mean change of the output of {len(changes):,} sets. Half of them are below {short(middle)}, "
+        f"95 % below {short(upper)}. The largest is {short(changes.max())}."
     )
     return Figure("distribution", draw, alt)
 
 
 def comparison_figure(comparison: Any) -> Figure:
-    """The metric against the order gap, one point per model; filled if no other model beats it in both."""
+    """The metric against the order gap, one point per model; filled if no other model beats it."""
     rows = comparison.table()
     scored = all(row["score"] is not None for row in rows)
     metric = "accuracy" if rows[0]["metric"] == "accuracy" else "RMSE"
@@ -153,11 +171,11 @@ def comparison_figure(comparison: Any) -> Figure:
     )
     better = f" {'Up' if metric == 'accuracy' else 'Down'} is better." if scored else ""
     caption = (
-        f"Left: order matters less (1: as much as content).{better} Filled: no other model is better in both. Order "
-        f"gaps below {_FLOOR:.5f} are drawn there."
+        f"Left: order matters less (1: as much as content).{better} Filled: no other model is better beyond "
+        f"chance. Order gaps below {_FLOOR:.5f} are drawn there."
     )
     choices = ", ".join(row["model"] for row in rows if row["choice"])
-    alt = f"Scatter plot of {len(rows)} models. {listed}. No other model is better in both than: {choices}."
+    alt = f"Scatter plot of {len(rows)} models. {listed}. No other model is better beyond chance than: {choices}."
     return Figure("comparison", draw, alt, caption, height=3.4)
 
 
@@ -178,8 +196,8 @@ def save_picture(figures: list[Figure], path: str | os.PathLike[str]) -> None:
 
 def write_report(report: Any, path: str | os.PathLike[str], title: str) -> None:
     """The page of one audit."""
-    values = {"report": report, "verdict": report.verdict(), "figures": report_figures(report), "curves": CURVES}
-    write_atomically(path, render("audit.html.j2", title=title, **values))
+    values = {"report": report, "verdict": report.verdict(), "figures": report_figures(report)}
+    write_atomically(path, render("audit.html.j2", title=title, curves=CURVES, biases=BIASES, **values))
 
 
 def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str) -> None:
@@ -193,13 +211,15 @@ def render(template: str, **values: Any) -> str:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("anyorder.audits", "templates"), autoescape=True, **options)
     environment.filters.update(short=short, percent=percent, interval=interval, value=_value)
-    return environment.get_template(template).render(version=__version__, as_percent=percent, **values)
+    environment.globals.update(as_percent=percent, as_short=short)  # macros of another file see these only
+    return environment.get_template(template).render(version=__version__, **values)
 
 
 def _value(value: Any) -> str:
-    return short(float(value)) if np.issubdtype(type(value), np.floating) else str(value)
+    text = short(float(value)) if np.issubdtype(type(value), np.floating) else str(value)
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _clipped(name: str) -> str:
-    name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+    name = plain(name)
     return name if len(name) <= 18 else name[:17] + "…"

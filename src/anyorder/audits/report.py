@@ -9,25 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anyorder.audits.intervals import Estimate, Interval, interval, percent, short
+from anyorder.audits.intervals import Estimate, Interval, interval, mean_interval, percent, rate_interval, root, short
 from anyorder.checks import extra
 
 ROUNDING = 1e-4  # of the difference between sets: a smaller one has no practical meaning
 _ROUNDING_OF_OUTPUT = 1e-6  # the same of the output itself, where all sets get the same one
-_BLURRED = {
-    "random": ("The predictor is random", "Make it deterministic (evaluation mode, a fixed seed) and audit again."),
-    "batch": ("The output for a set depends on the other sets in the batch", "Audit again with batch_size=1."),
-}
-_ARRAYS = ("set_gaps", "sizes", "audited", "worst", "feature_names")  # not in to_dict
+_ARRAYS = ("set_changes", "set_scores", "set_ratios", "sizes", "audited", "worst", "feature_names")  # not in to_dict
 
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The ordering of set ``index`` that moved its output most; ``exact``: all its orderings were tried."""
+    """The ordering of set ``index`` that moved its output most, by ``change``; ``exact``: all were tried."""
 
     index: int
     name: str
-    gap: float
+    change: float
     ordering: np.ndarray
     exact: bool
     tried: int
@@ -51,7 +47,15 @@ CURVES = {
     "by_distance": Curve("distance", "Swapping two elements, by distance", "distance (1: neighbours)"),
     "by_position": Curve("position", "Swapping one element, by its position", "position (first = 0)"),
     "by_size": Curve("size", "A random order, by size of the set", "elements in the set"),
-    "state_gap": Curve("prefix", "States after the first m elements", "elements read (m)", "order gap of the state"),
+    "state_order_gap": Curve(
+        "prefix", "States after the first m elements", "elements read (m)", "order gap of the state"
+    ),
+}
+
+
+BIASES = {  # title, label and unit of their pictures
+    "position_bias": ("Places that answers name, beyond their due", "place (first = 0)", "percent of answers"),
+    "label_bias": ("Classes predicted, beyond the true ones", "class", "percent of answers"),
 }
 
 
@@ -65,58 +69,77 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`anyorder.audit` measured: ``x`` is a set as given, ``xπ`` in a random order, ``y`` another set.
+    """What :func:`anyorder.audit` measured: ``x`` is a set as given, ``xπ`` in an ordering, ``y`` another.
 
-    - ``output_gap``: mean |f(xπ) − f(x)| over sets, orderings and output columns; ``spread``: mean |f(x) − f(y)|.
-    - ``order_gap``: the root mean square of f(xπ) − f(x) over that of f(x) − f(y). 0: order is ignored. Near 1: order
-      matters as much as content.
-    - ``flip_rate`` (classification): how often a random order changes the predicted class; ``flips``: from which class
-      to which; ``ever_flipped``: for which share of the sets.
-    - ``by_distance[d]``, ``by_position[p]``: the mean change of the output when two elements d apart, or the element at
-      p and any other, are swapped; ``by_size[n]``: under a random order of sets of n elements (or up to the next key).
-    - ``state_gap[m]`` (a recurrence): the order gap of the states after m elements.
-    - ``worst``: the worst orderings found, the worst first; ``worst_gap``, ``worst_set`` and ``worst_ordering`` of it.
-    - ``repeat_gap``: mean change when a set is read again in the same order (None: no time); ``blurred``: "random" or
-      "batch" (it depends on the other sets in the batch) if that change is no rounding, else "".
-    - ``audited``: the sets behind ``set_gaps`` and ``sizes``; fewer than were given if the time budget was short.
+    - ``output_gap``: mean |f(xπ) − f(x)| over sets, orderings and output columns (of labels: how often they differ);
+      ``noise_output_gap``: the same of x read again; ``excess_output_gap``: what order adds, the difference per set.
+      ``spread``: mean |f(x) − f(y)|.
+    - ``order_gap``: the root mean square of f(xπ) − f(x) over that of f(x) − f(y), both less the noise. 0: order is
+      ignored. Near 1: order matters as much as content.
+    - ``flip_rate``, ``noise_flip_rate``, ``excess_flip_rate`` (classification): how often the predicted class changes;
+      ``flips``: from which class to which; ``ever_flipped``: for which share of the sets.
+    - ``position_bias[p]``: how often the answer names place p, less 1/n (``equivariant=True``). ``label_bias[c]``: how
+      often class c is predicted in the orderings, less how often it is true.
+    - ``by_distance[d]``, ``by_position[p]``: the mean change of the output, less the noise, when two elements d apart,
+      or the element at p and any other, are swapped; ``by_size[n]``: in the orderings of sets of n elements (or up to
+      the next key).
+    - ``state_order_gap[m]`` (a recurrence): the order gap of the states after m elements.
+    - ``worst``: the worst orderings found, the worst first; ``worst_gap``: the largest change of the output;
+      ``worst_set`` and ``worst_ordering`` of it.
+    - ``calls``: sets in an ordering that predict was given; ``unparsed``: answers that could not be read.
+      ``batch_dependent``: whether the output of a set depends on the others in the batch.
+    - ``audited``: the sets behind ``set_changes``, ``set_scores`` and ``sizes``.
 
-    Intervals are 95 % bootstrap intervals over sets, None for one set. The curves' values are :class:`Estimate`: floats
-    with ``ci`` and ``sets``. A flip rate equal in all sets has exact bounds.
+    ``…_ci`` are 95 % intervals over sets, None for one set. The curves' and biases' values are :class:`Estimate`:
+    floats with ``ci`` and ``sets``.
     """
 
     task: str
+    design: str
     sets: int
     orderings: int
     output_gap: float
     output_gap_ci: Interval | None
+    noise_output_gap: float
+    noise_output_gap_ci: Interval | None
+    excess_output_gap: float
+    excess_output_gap_ci: Interval | None
     spread: float
     order_gap: float
-    flip_rate: float | None
-    flip_rate_ci: Interval | None
+    order_gap_ci: Interval | None
     ever_flipped: float | None
     flips: list[tuple[str, str, float]]
+    position_bias: dict[int, Estimate] | None
+    label_bias: dict[str, Estimate] | None
     by_distance: dict[int, Estimate]
     by_position: dict[int, Estimate]
     by_size: dict[int, Estimate]
-    state_gap: dict[int, Estimate] | None
+    state_order_gap: dict[int, Estimate] | None
     worst: list[WorstCase]
     accuracy: float | None
     accuracy_shuffled: float | None
     rmse: float | None
     rmse_shuffled: float | None
-    set_gaps: np.ndarray
+    set_changes: np.ndarray
+    set_scores: np.ndarray | None
+    set_ratios: np.ndarray
     sizes: np.ndarray
     audited: np.ndarray
-    repeat_gap: float | None
-    blurred: str
-    evaluations: int
-    seconds: float
+    batch_dependent: bool
+    calls: int
+    unparsed: int
     notes: list[str]
+    flip_rate: float | None = None
+    flip_rate_ci: Interval | None = None
+    noise_flip_rate: float | None = None
+    noise_flip_rate_ci: Interval | None = None
+    excess_flip_rate: float | None = None
+    excess_flip_rate_ci: Interval | None = None
     feature_names: list[str] | None = None
 
     @property
     def worst_gap(self) -> float:
-        return self.worst[0].gap if self.worst else 0.0
+        return self.worst[0].change if self.worst else 0.0
 
     @property
     def worst_set(self) -> int | None:
@@ -140,58 +163,100 @@ class Report:
 
     def verdict(self) -> Verdict:
         """The result in words."""
-        movable = int((self.sizes >= 2).sum())
-        moved, apart = short(self.output_gap), short(self.spread)
-        if self.blurred:
-            cause, advice = _BLURRED[self.blurred]
-            again = f"Reading a set again moves its output by {short(self.repeat_gap or 0.0)} in the same order"
-            headline = f"{cause}, so the effect of order cannot be told apart."
-            return Verdict("fair", headline, f"{again}, by {moved} in another. {advice}")
-        if movable == 0:
-            return Verdict("fair", "There is nothing to reorder.", "No set has two elements. Audit larger sets.")
+        movable = len(self.sizes) - int((self.sizes < 2).sum())
+        apart = short(self.spread)
+        if self.batch_dependent:
+            headline = "The output for a set depends on the other sets in the batch."
+            return Verdict("fair", headline, "The effect of order cannot be told apart. Audit again with batch_size=1.")
+        if movable == 0 or not self.worst:
+            return Verdict("fair", "There is nothing to reorder.", "No set has elements to reorder. Audit larger sets.")
+        if self.noise_output_gap > _ROUNDING_OF_OUTPUT * max(self.spread, self.output_gap):
+            return self._noisy_verdict()
         if self.worst_gap == 0:
             search = ", and no ordering of the search," if self.searched else ""
-            tried = f"{self.orderings * movable:,} random orderings of {movable:,} sets"
+            tried = f"{self.orderings * movable:,} orderings of {movable:,} sets"
             detail = f"None of the {tried}{search} changed the output."
             if self.flip_rate_ci is not None:
                 most = percent(self.flip_rate_ci[1])
-                detail += f" At 95 %, a random order changes the class in at most {most} of cases."
+                detail += f" At 95 %, another order changes the class in at most {most} of cases."
             return Verdict("good", "Order does not matter.", detail)
-        worst = f"The largest change found is {short(self.worst_gap)} (set {self.worst[0].name})"
+        worst = f"The largest change found is {short(self.worst_gap)} (set {plain(self.worst[0].name)})"
         flipped, size = self.flip_rate or 0.0, float(np.abs(self.worst[0].output).mean())
         if self.worst_gap <= (ROUNDING * self.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
             beside = f"the output itself is about {short(size)}"
             beside = f"two different sets differ by {apart} on average" if self.spread else beside
             return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
-        strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
-        weak = self.order_gap < 0.05 and flipped < 0.01
-        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread else ""
-        effect = f"moves the output by {moved} on average{_in_words(self.output_gap_ci, short)}"
+        effect = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
         if self.flip_rate is not None:
             flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
             effect = f"changes the predicted class in {flips} and {effect}"
         alike = "There is one set only" if self.sets == 1 else "All sets get the same output"
         beside = f"{alike}, so there is no difference between sets to compare this with."
         beside = f"Two different sets differ by {apart}." if self.spread else beside
-        detail = f"A random order {effect}. {worst}. {beside}"
+        tone, degree = self._degree(flipped)
+        detail = f"Another order {effect}. {worst}. {beside}{self._also()}"
+        return Verdict(tone, f"Order matters{degree}.", detail)
+
+    def _noisy_verdict(self) -> Verdict:
+        """The result for a predictor that answers differently when asked the same again."""
+        kind, what, write = "flip_rate", "changes the predicted class in {} of cases", percent
+        if self.flip_rate is None:
+            kind, what, write = "output_gap", "moves the output by {} on average", short
+        raw, noise, excess = (getattr(self, f"{part}{kind}") for part in ("", "noise_", "excess_"))
+        ci = getattr(self, f"excess_{kind}_ci")
+        detail = f"Another order {what.format(write(raw))}. Reading the same order again gives {write(noise)}. "
+        detail += f"Order adds {write(excess)}{_in_words(ci, write)}.{self._also()}"
+        flipped = 0.0 if self.flip_rate is None else excess
+        if ci is None or ci[0] <= 0:
+            little = ci is not None and ci[1] <= 0.01 * (1 if kind == "flip_rate" else self.spread)
+            headline = "Order adds nothing that stands out from the noise."
+            return Verdict("good" if little else "fair", headline, detail)
+        tone, degree = self._degree(flipped)
+        return Verdict(tone, f"Order matters{degree}.", detail)
+
+    def _degree(self, flipped: float) -> tuple[str, str]:
+        strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
+        weak = self.order_gap < 0.05 and flipped < 0.01
+        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread else ""
+        return "bad" if strong else "fair", degree
+
+    def _also(self) -> str:
+        """The metric, and the place that answers prefer."""
         metric, write, given, shuffled = self.scores
+        words = ""
         if given is not None and shuffled is not None:
-            detail += f" {metric[0].upper()}{metric[1:]} is {write(given)} as given and {write(shuffled)} shuffled."
-        return Verdict("bad" if strong else "fair", f"Order matters{degree}.", detail)
+            words = f" {metric[0].upper()}{metric[1:]} is {write(given)} as given and {write(shuffled)} shuffled."
+        place = max(self.position_bias or (), key=lambda place: self.position_bias[place], default=None)  # type: ignore
+        if place is not None and self.position_bias and (self.position_bias[place].ci or (0.0,))[0] > 0:
+            bias = self.position_bias[place]
+            words += f" Place {place} is named {percent(bias)} beyond its due{_in_words(bias.ci, percent)}."
+        return words
 
     def __str__(self) -> str:
         return " ".join(self.verdict()[1:])
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, ready for JSON."""
-        plain = {key: _finite(value) for key, value in vars(self).items() if key not in _ARRAYS}
+        figures = {key: _finite(value) for key, value in vars(self).items() if key not in _ARRAYS}
         for name, (key, *_) in CURVES.items():
             curve = getattr(self, name)
-            plain[name] = None if curve is None else [{key: at} | value.to_dict() for at, value in curve.items()]
-        plain["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
-        plain |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
-        plain["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
-        return plain
+            figures[name] = None if curve is None else [{key: at} | value.to_dict() for at, value in curve.items()]
+        for name in ("position_bias", "label_bias"):
+            bias = getattr(self, name)
+            figures[name] = bias and {str(key): value.to_dict() for key, value in bias.items()}
+        figures["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
+        figures |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
+        figures["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
+        return figures
+
+    def beaten_by(self, other: Report) -> bool:
+        """Whether ``other`` is better in metric or order gap, beyond chance, and worse in neither."""
+        _, mine, theirs = np.intersect1d(self.audited, other.audited, return_indices=True)
+        differences = [_difference(self.set_ratios[mine], other.set_ratios[theirs])]
+        if self.set_scores is not None and other.set_scores is not None:
+            sign = -1 if self.task == "classification" else 1
+            differences.append(sign * _difference(self.set_scores[mine], other.set_scores[theirs]))
+        return max(differences) > 0 and min(differences) >= 0
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the figures into one picture; the ending (.png, .svg, .pdf) is the format."""
@@ -215,17 +280,21 @@ class Comparison:
     def table(self) -> list[dict[str, Any]]:
         """One row per model: its metric as given and shuffled, and its gaps.
 
-        ``choice`` marks the models that no other beats in both metric and order gap.
+        ``choice`` marks the models that no other beats: none is better in metric or order gap without being worse in
+        the other. Better means that the 95 % interval of the difference, paired by sets, leaves out 0.
         """
         rows: list[dict[str, Any]] = []
         for name, report in self.reports.items():
             metric, _, given, shuffled = report.scores
-            gaps = {key: getattr(report, key) for key in ("order_gap", "output_gap", "flip_rate", "worst_gap")}
-            rows.append({"model": name, "metric": metric.lower(), "score": given, "shuffled": shuffled} | gaps)
-        signs = (-1.0 if row["metric"] == "accuracy" else 1.0 for row in rows)
-        costs = [(sign * (row["score"] or 0.0), row["order_gap"]) for sign, row in zip(signs, rows, strict=True)]
-        for row, (loss, gap) in zip(rows, costs, strict=True):
-            row["choice"] = not any(x <= loss and y <= gap and (x, y) != (loss, gap) for x, y in costs)
+            keys = ("order_gap", "order_gap_ci", "output_gap", "flip_rate", "flip_rate_ci", "worst_gap")
+            gaps = {key: getattr(report, key) for key in keys}
+            score_ci = None
+            if report.set_scores is not None:
+                score_ci = (rate_interval if metric == "accuracy" else _root_interval)(report.set_scores)
+            scores = {"metric": metric.lower(), "score": given, "score_ci": score_ci, "shuffled": shuffled}
+            rows.append(
+                {"model": name, **scores, **gaps, "choice": not any(map(report.beaten_by, self.reports.values()))}
+            )
         return rows
 
     def __str__(self) -> str:
@@ -234,8 +303,8 @@ class Comparison:
             report = self.reports[row["model"]]
             writers = {"flip_rate": percent, "score": report.scores[1], "shuffled": report.scores[1]}
             figures = ["–" if row[key] is None else write(row[key]) for key, write in writers.items()]
-            choice = report.blurred or ("choice" if row["choice"] else "")
-            rows.append([row["model"], short(row["order_gap"]), *figures, choice])
+            choice = "batch" if report.batch_dependent else "choice" if row["choice"] else ""
+            rows.append([plain(row["model"]), short(row["order_gap"]), *figures, choice])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -252,6 +321,23 @@ class Comparison:
     def html(self, path: str | os.PathLike[str], *, title: str = "Which model ignores order?") -> None:
         """Write one self-contained page that compares the models."""
         _page().write_comparison(self, path, title)
+
+
+def _root_interval(squares: np.ndarray) -> Interval | None:
+    return root(mean_interval(squares))
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> int:
+    """The sign of the mean of ``one`` less ``other``, or 0 if its 95 % interval holds 0."""
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return int(np.isinf(one).any()) - int(np.isinf(other).any())
+    low, high = mean_interval(one - other) or (0.0, 0.0)
+    return int(low > 0) - int(high < 0)
+
+
+def plain(name: str) -> str:
+    """A name without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
 def _page() -> Any:

@@ -182,6 +182,7 @@ def train(
         raise InputError(f"--tensorboard {tensorboard} is inside the model folder {out}; choose another folder")
     run = Run(out)
     if is_first_process():
+        context.with_resource(run.lock())
         run.check(resume, force)
         _make_folder(out.parent)
     swaps = _given(window=window, prefixes=prefixes)
@@ -274,6 +275,9 @@ def predict(
     table: Path = _TABLE,
     out: Path = Option(..., help="File to write: .csv or .parquet."),
     orderings: int = Option(1, min=1, help="Number of random orderings to average over. 1 reads the rows as given."),
+    escape_formulas: bool = Option(
+        False, "--escape-formulas", help="Write ' before texts in a .csv that a spreadsheet would run as formulas."
+    ),
     force: bool = _FORCE,
 ) -> None:
     """Write a prediction for every set of a table. A target column is ignored."""
@@ -284,8 +288,15 @@ def predict(
     opened = _open(model)
     with _warnings_said():
         frame = opened.predict(table, orderings)
+    if escape_formulas and out.suffix == ".csv":
+        texts = frame.select_dtypes(exclude="number")
+        frame = frame.assign(**texts.map(_no_formula)).rename(columns=_no_formula)
     write_atomically(out, frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False))
     typer.echo(f"wrote {out}: {len(frame)} predictions")
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 @app.command(epilog=_EXAMPLE + "evaluate model visits.csv")
@@ -306,7 +317,8 @@ def audit(
     out: Path = Option(..., help="Page to write: .html."),
     sets: int = Option(1000, min=1, help="Largest number of sets to audit, drawn at random."),
     orderings: int = Option(32, min=1, help="Number of random orderings per set."),
-    seconds: float | None = Option(None, help="Time for all models together.", show_default="no limit"),
+    design: str = Option("random", help="Orderings: random, balanced, all or rotations."),
+    max_calls: int | None = Option(None, min=1, help="Largest number of calls per model.", show_default="no limit"),
     seed: int = _SEED,
     force: bool = _FORCE,
 ) -> None:
@@ -321,7 +333,7 @@ def audit(
 
     import torch
 
-    from anyorder.audits.report import Comparison
+    from anyorder.audits.report import Comparison, plain
 
     opened = [_open(path) for path in models]
     with _warnings_said():
@@ -331,7 +343,7 @@ def audit(
     audited = min(sets, int((tables[0].data.lengths > 0).sum()))
     if audited < len(tables[0].data):
         typer.echo(f"auditing {audited} of {len(tables[0].data)} sets: at most --sets, and no empty set")
-    options = {"orderings": orderings, "seconds": None if seconds is None else seconds / len(models)}
+    options = {"orderings": orderings, "design": design, "max_calls": max_calls}
     reports: dict[str, Report] = {}
     for name, model, read in zip(names, opened, tables, strict=True):
         generator = torch.Generator().manual_seed(seed)
@@ -339,7 +351,7 @@ def audit(
     result: Any = reports[names[0]]
     title = f"Does order matter to {names[0]}?"
     if len(models) > 1:
-        typer.echo("\n".join(f"{name}: {report.verdict().headline}" for name, report in reports.items()))
+        typer.echo("\n".join(f"{plain(name)}: {report.verdict().headline}" for name, report in reports.items()))
         result, title = Comparison(reports), "Which model ignores order?"
     result.html(out, title=title)
     typer.echo(f"{result}\nwrote {out}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from anyorder.checks import InputError
-from anyorder.files import home, is_model_folder
+from anyorder.files import home, is_model_folder, locked
 
 
 def is_first_process() -> bool:
@@ -30,6 +31,10 @@ class Run:
     def unfinished(self) -> bool:
         """Whether a checkpoint waits in the folder."""
         return any(self.folder.glob("*.safetensors"))
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only training that writes the model folder."""
+        return locked(self.out, self.folder.with_suffix(".lock"))
 
     def check(self, resume: bool, force: bool) -> None:
         """Refuse to lose an unfinished training, and to replace what is not a model folder."""

@@ -1,7 +1,8 @@
 """Model folders: weights and what is needed to use them again, in files that cannot run code.
 
 A folder holds ``model.safetensors`` (numbers) and ``config.json`` (the model's name and arguments, the SHA-256 of the
-weights, preprocessing). Loading builds a model of this library by name. No pickle is ever opened.
+weights, preprocessing). Each names its own digest. Loading builds a model of this library by name. No pickle is ever
+opened.
 ``log.jsonl``, a line for each epoch of training, is for people to read and is not loaded.
 """
 
@@ -12,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,24 @@ from anyorder.checks import InputError, InputTypeError, one_of
 from anyorder.files import (
     CONFIG,
     LOG,
+    NO_DIGEST,
     WEIGHTS,
+    check_digest,
     is_model_folder,
     sync_folder,
-    tensors_from_bytes,
+    tensors_from_file,
     tensors_to_bytes,
+    with_digest,
     write_atomically,
 )
 from anyorder.models import MODELS, SetModel
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _ESTIMATORS = ("SetClassifier", "SetRegressor")
 _LARGEST_CONFIG = 1 << 26  # bytes
 _NOT_SIZES = {"seed", "gate_bias_span", "typical_size"}  # arguments that cost no memory
+_COUNTS = {"layers", "blocks"}  # of parts that have weights of their own
+_FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DAMAGES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError, OverflowError, OSError)
 
 
@@ -82,8 +88,11 @@ def save(
             f"save takes a set model or an estimator of anyorder as its arguments make it; this {name} is another, or "
             "was changed after it was built (give your own model a name of its own, or keep the state_dict)"
         )
-    weights = tensors_to_bytes(model.state_dict())
+    tensors = model.state_dict()
+    _check_weights(tensors, model)
+    weights = tensors_to_bytes(tensors)
     config = {
+        "digest": NO_DIGEST,
         "format": "anyorder",
         "format_version": FORMAT_VERSION,
         "anyorder_version": anyorder.__version__,
@@ -92,7 +101,7 @@ def save(
         "estimator": estimator,
         "preprocessing": preprocessing,
     }
-    files = {WEIGHTS: weights, CONFIG: (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()}
+    files = {WEIGHTS: weights, CONFIG: with_digest((json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())}
     if log is not None:
         files[LOG] = "".join(json.dumps(record) + "\n" for record in log).encode()
     _write_folder(Path(path).resolve(), files)
@@ -110,11 +119,13 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}")
     try:
-        with open(folder / CONFIG, encoding="utf-8") as file:
-            config = json.loads(file.read(_LARGEST_CONFIG))
+        with open(folder / CONFIG, "rb") as file:
+            content = file.read(_LARGEST_CONFIG)
+        check_digest(content, CONFIG)
+        config = json.loads(content)
         of = f"format_version (of anyorder {config['anyorder_version']}; this is {anyorder.__version__})"
         one_of(of, config["format_version"], [FORMAT_VERSION])
-        return _rebuild(config, (folder / WEIGHTS).read_bytes())
+        return _rebuild(config, folder / WEIGHTS)
     except _DAMAGES as error:
         words = " ".join(str(error).split())[:300]
         raise InputError(
@@ -122,17 +133,29 @@ def open_model(path: str | os.PathLike[str]) -> SavedModel:
         ) from None
 
 
-def _rebuild(config: Mapping[str, Any], data: bytes) -> SavedModel:
-    tensors, _ = tensors_from_bytes(data, WEIGHTS)
+def _rebuild(config: Mapping[str, Any], weights: Path) -> SavedModel:
     name, arguments = one_of("model", config["model"]["name"], MODELS), config["model"]["config"]
-    numbers = sum(tensor.numel() for tensor in tensors.values())
-    largest = max(_sizes(arguments), default=0)  # a width or a count of layers costs time and memory
-    if hashlib.sha256(data).hexdigest() != config["sha256"] or largest > max(numbers, 4096):
-        raise InputError(f"{WEIGHTS} is not the file that {CONFIG} describes (SHA-256, largest size {largest})")
-    with torch.device("meta"):  # names and shapes must fit before memory is spent
-        MODELS[name](**arguments).load_state_dict(tensors, assign=True)
+
+    def check(tensors: dict[str, torch.Tensor], _: Any) -> None:
+        """Names, shapes and dtypes must fit before memory is spent."""
+        numbers = sum(tensor.numel() for tensor in tensors.values())
+        for argument, size in _sizes(arguments):  # a width or a count of layers costs time and memory
+            most = len(tensors) if argument in _COUNTS else max(numbers, 4096)
+            if not size <= most:  # also NaN
+                raise InputError(f"{argument} is {size}, more than {WEIGHTS} has weights for")
+        with torch.device("meta"):
+            model = MODELS[name](**arguments)
+        model.load_state_dict(tensors)
+        _check_weights(tensors, model)
+
+    with open(weights, "rb") as file:
+        tensors, _ = tensors_from_file(file, WEIGHTS, check)
+        file.seek(0)
+        if hashlib.file_digest(file, "sha256").hexdigest() != config["sha256"]:
+            raise InputError(f"{WEIGHTS} is not the file that {CONFIG} names by its SHA-256")
     with torch.random.fork_rng(devices=[]):
         model = MODELS[name](**arguments)
+    _check_weights(tensors, model)
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     estimator = None
     if config["estimator"] is not None:
@@ -141,12 +164,25 @@ def _rebuild(config: Mapping[str, Any], data: bytes) -> SavedModel:
     return SavedModel(model.eval(), estimator, config["preprocessing"])
 
 
-def _sizes(value: Any, name: str = "") -> list[float]:
-    """The numbers among a model's arguments that say how large it is."""
-    if not isinstance(value, (dict, list)):
-        return [value] if isinstance(value, (int, float)) and name not in _NOT_SIZES else []
-    parts = value.items() if isinstance(value, dict) else ((name, part) for part in value)
-    return [size for key, part in parts for size in _sizes(part, key)]
+def _check_weights(tensors: Mapping[str, torch.Tensor], model: SetModel) -> None:
+    """Refuse weights of several dtypes and, where they have numbers, infinite ones and NaN."""
+    kinds = {tensors[name].dtype for name, _ in model.named_parameters()}
+    for name, own in model.state_dict().items():
+        tensor = tensors[name]
+        fits = tensor.dtype in ({own.dtype, *kinds} if own.is_floating_point() else {own.dtype})
+        if len(kinds) > 1 or not kinds <= {*_FLOATING} or not fits:
+            raise InputError(f"the weights must be of one dtype, of {_FLOATING}; {name} is {tensor.dtype}")
+        if not (tensor.is_meta or bool(tensor.isfinite().all())):
+            raise InputError(f"the weights must be finite; {name} holds NaN or an infinite value")
+
+
+def _sizes(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """The names and numbers among a model's arguments that say how large it is."""
+    if isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else ((name, part) for part in value):
+            yield from _sizes(part, key)
+    elif isinstance(value, (int, float)) and name not in _NOT_SIZES:
+        yield name, value
 
 
 def _describes_itself(model: Any) -> bool:

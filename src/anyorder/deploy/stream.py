@@ -98,7 +98,7 @@ class Stream:
     def snapshot(self) -> bytes:
         """The stream as bytes that hold numbers only (safetensors); :meth:`restore` continues from them."""
         tensors = {f"state_{i}": leaf for i, leaf in enumerate(tree_leaves(self._state))} | {"seen": self._seen}
-        digest = _digest(self.model, tensors)
+        digest = _digest(self.model, tensors, self.streams)
         return tensors_to_bytes(tensors, {"stream": {"streams": self.streams, "sha256": digest}})
 
     @classmethod
@@ -106,7 +106,7 @@ class Stream:
         """The stream of a snapshot; ``model`` must have the same arguments and weights as then."""
         tensors, metadata = tensors_from_bytes(bytes(snapshot))
         details = metadata.get("stream", {})
-        if details.get("sha256") != _digest(model, tensors):
+        if details.get("sha256") != _digest(model, tensors, details.get("streams")):
             raise InputError("the snapshot is damaged, or not of a stream of this model with these weights")
         stream = cls(model, details["streams"])
         leaves = iter(range(len(tensors) - 1))
@@ -151,10 +151,10 @@ def streaming_recurrence(model: nn.Module) -> Recurrence:
     return model.recurrence  # type: ignore[return-value]
 
 
-def _digest(model: Any, tensors: dict[str, Tensor]) -> str:
+def _digest(model: Any, tensors: dict[str, Tensor], streams: int | None) -> str:
     """The SHA-256 of a model's name, arguments (if JSON can describe them) and weights, and of a stream's state."""
-    described: dict[str, Any] = {}
+    described: dict[str, Any] = {"streams": streams}
     with suppress(AttributeError, InputError):  # a recurrence, an own module among the arguments
-        described = {"model": model.name, **model.config()}
+        described |= {"model": model.name, **model.config()}
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     return hashlib.sha256(tensors_to_bytes({**weights, **tensors}, described)).hexdigest()

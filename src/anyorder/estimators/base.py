@@ -288,7 +288,8 @@ class SetEstimator(BaseEstimator):
         draws = torch.Generator().manual_seed(self.seed_)
         orderings = whole_number("orderings", orderings)
         inner = self.model_.inner
-        return outputs_of(inner, data, orderings=orderings, generator=draws, finish=self._finish).cpu().numpy()
+        outputs = outputs_of(inner, data, orderings=orderings, generator=draws, finish=self._finish).cpu()
+        return (outputs.float() if outputs.dtype == torch.bfloat16 else outputs).numpy()  # numpy has no bfloat16
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -324,6 +325,7 @@ class SetEstimator(BaseEstimator):
         for name in _FITTED:
             setattr(estimator, name, fitted[name])
         for name, (kind, values) in details["arrays"].items():
+            kind = kind if np.dtype(kind).itemsize <= 16 else kind[:2]  # texts take the room that they need
             setattr(estimator, name, np.array(values, dtype=kind))
         return estimator
 

@@ -55,7 +55,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
         return y if y.dtype == np.float32 else y.astype(np.float64), int(np.prod(self._shape))
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        scale, mean = (unit.cpu().numpy() for unit in (self.model_.out_scale, self.model_.out_mean))
+        scale, mean = (unit.cpu().double().numpy() for unit in (self.model_.out_scale, self.model_.out_mean))
         return (outputs * scale + mean).reshape(-1, *self._shape)
 
     def __sklearn_tags__(self) -> Any:

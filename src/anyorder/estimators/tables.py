@@ -7,6 +7,7 @@ the rows of a set. Rows of one time are a tie: their order is an accident, and n
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -624,12 +625,15 @@ def _read(
     special = {role: name for role, name in roles.items() if name is not None}
     purposes = [*special.items(), *((purpose, name) for purpose, names in lists.items() for name in names)]
     wanted = [name for _, name in purposes]
-    for names in (opened.schema.names, wanted):
-        if len({*names}) < len(names):
-            twice = max(names, key=names.count)
-            raise InputError(f"column {twice!r} is there twice; name each column once, for one purpose")
+    there = opened.schema.names
+    for names in (there, wanted):
+        [(name, count)] = Counter(names).most_common(1) or [("", 0)]
+        if count > 1:
+            raise InputError(f"column {name!r} is there twice; name each column once, for one purpose")
+    known = {*there}
     for role, name in purposes:
-        one_of(role, name, opened.schema.names)
+        if name not in known:
+            one_of(role, name, there)
     with _one_line_errors(source):
         table = opened.to_table(wanted)
         plain = [getattr(field.type, "value_type", field.type) for field in table.schema]  # of a dictionary

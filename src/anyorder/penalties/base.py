@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anyorder.checks import InputError, InputTypeError, checked_batch, checked_ties, one_of, whole_number
 from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
-from anyorder.recurrences.base import Recurrence, may_drop, modules_off, recurrence
+from anyorder.recurrences.base import Recurrence, may_drop, modules_off, owners_of, recurrence, unwrapped
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
 REDUCTIONS = ("mean", "none")
@@ -58,10 +58,11 @@ class Penalty(ABC):
 
         Args:
             subject: a trajectory, alone; or a recurrence, torch module or model, with elements.
-            elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``.
+            elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``. Or a PackedSequence
+                or a nested tensor, which carry their lengths.
             lengths: ``[B]``, from 0 to T; None reads all T elements.
             ties: ``[B, T]``, numbers or times. Elements of equal value are a tie and stand together.
-            weights: ``[B]``, a weight of each set in the mean.
+            weights: ``[B]``, a weight of each set in the mean, at least 0.
             spread: :meth:`RelativePenalty.spread` of a larger batch, in place of this batch's.
             generator: the only source of random numbers; None takes torch's default generator.
         """
@@ -72,8 +73,12 @@ class Penalty(ABC):
         values, counts = self.per_set(trajectory, generator)
         object.__setattr__(self, "counts", counts)
         if self.reduction == "none":
+            if weights is not None:
+                raise InputError("weights are those of a mean; with reduction='none' multiply the values by them")
             return values
-        share = counts.to(values.dtype) if weights is None else counts * weights.to(values)
+        if weights is None:
+            return values.sum() / counts.sum().clamp(min=1)
+        share = counts * _checked_weights(weights, values)
         total = share.sum()
         return (values * share).sum() / torch.where(total > 0, total, 1.0)
 
@@ -118,6 +123,8 @@ class RelativePenalty(Penalty):
             if len(trajectory.elements) < 2:
                 raise InputError("relative=True needs two sets in the batch, or spread= of a larger one; got one set")
             spread = self.spread(trajectory.last, trajectory.recurrence)
+        if spread.shape != gaps.shape[1:]:
+            raise InputError(f"spread must hold {gaps.shape[1]} components; got shape {list(spread.shape)}")
         return (gaps / spread.to(gaps)).mean(1), counts
 
     def spread(self, ends: State, of: Recurrence | None = None) -> Tensor:
@@ -158,13 +165,13 @@ def trajectory_of(
         raise InputError("give a trajectory alone, or elements with a recurrence, a torch module or a model")
     if isinstance(subject, Trajectory):
         return _readable(subject)
-    if isinstance(getattr(subject, "recurrence", None), Recurrence) and hasattr(subject, "encode"):
-        model: Any = subject
+    model = unwrapped(subject)
+    if isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode"):
         elements, lengths = checked_batch(elements, lengths)
         with modules_off([module for module in model.modules() if may_drop(module)]):
             encoded = model.encode(filled(elements, lengths))
         return model.recurrence.scan_encoded(encoded, lengths, dropout=False)
-    wrapped = recurrence(subject)
+    wrapped = recurrence(model)
     elements, lengths = checked_batch(elements, lengths, batch_first=wrapped.batch_first)
     return wrapped.scan_encoded(elements, lengths, dropout=False)
 
@@ -184,6 +191,14 @@ def _readable(given: Trajectory) -> Trajectory:
     return r.scan_encoded(elements, given.lengths, state=state, dropout=False) if again else given
 
 
+def _checked_weights(weights: Tensor, values: Tensor) -> Tensor:
+    """The weights ``[B]`` of the sets in the dtype of their values."""
+    weights = torch.as_tensor(weights)
+    if weights.shape != values.shape or not bool((weights >= 0).all()):
+        raise InputError(f"weights must be {len(values)} numbers of at least 0, one per set; got {weights}")
+    return weights.to(values)
+
+
 def end_state(trajectory: Trajectory, sample: Tensor, order: Tensor, length: Tensor) -> State:
     """End states of the first ``length [R]`` elements of the sets ``sample [R]`` in the order ``order [R, T]``."""
     chosen = reorder(trajectory.elements[sample], order[:, : int(length.max())])
@@ -199,11 +214,16 @@ def halves(state: State) -> tuple[State, State]:
 
 
 def part_of(state: State, of: Of, recurrence: Recurrence | None = None) -> State:
-    """The leaves with these names, a layer, or what a function makes of a state; all of it for None."""
+    """The leaves with these names, a layer, or what a function makes of a state; all of it for None.
+
+    A function that is a module, or the method of one, applies no dropout, which two orderings would not share.
+    """
     if of is None:
         return state
     if callable(of):
-        return of(state)
+        modules = [m for owner in owners_of(of) if isinstance(owner, nn.Module) for m in owner.modules()]
+        with modules_off([module for module in modules if may_drop(module)]):
+            return of(state)
     if isinstance(of, int):
         layers = getattr(recurrence, "layers", 1)
         if not 0 <= of < layers:

@@ -11,7 +11,7 @@ from anyorder.checks import InputError, checked_batch, checked_ties, whole_numbe
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import filled
 from anyorder.penalties.base import components
-from anyorder.recurrences.base import Recurrence, evaluating, recurrence
+from anyorder.recurrences.base import Recurrence, evaluating, recurrence, unwrapped
 
 
 class OrderGap(float):
@@ -51,6 +51,7 @@ def order_gap(
     >>> gap.value, gap.standard_error
     (0.0, 0.0)
     """
+    subject = unwrapped(subject)
     read, batch_first = _reader(subject)
     elements, lengths = checked_batch(elements, lengths, batch_first=batch_first)
     if len(elements) < 2:

@@ -83,15 +83,14 @@ class SIRE(RelativePenalty):
             raise InputError("ties=True and the argument ties of the call go together; got one without the other")
         longest, every = trajectory.elements.shape[1], self.prefixes == "random" or self.partners == "batch"
         pairs = Pairs(trajectory.counts, longest, trajectory.ties, self.window, every)
-        counts = pairs.counts
-        sample = counts.nonzero()[:, 0].repeat_interleave(self.pairs)
-        if len(sample) == 0:
-            return self.none(trajectory)
-        exact = None
+        counts, exact = pairs.counts, None
         if self.of is None and self.partners == "set":
             exact = trajectory.recurrence.closed_form_gap(trajectory, pairs)
         if exact is not None and bool(exact[1].all()):
             return exact[0], counts
+        sample = counts.nonzero()[:, 0].repeat_interleave(self.pairs)
+        if len(sample) == 0:
+            return self.none(trajectory)
         sampled = self.squared_gaps(*self._branches(trajectory, pairs, sample, generator), sample, trajectory)
         return (sampled if exact is None else torch.where(exact[1], exact[0].to(sampled), sampled)), counts
 

@@ -40,7 +40,10 @@ class Passed(NamedTuple):
 
 
 class Recurrence(nn.Module, ABC):
-    """A step and a start state as one module, which owns what it wraps; :func:`recurrence` makes it."""
+    """A step and a start state as one module, which owns what it wraps; :func:`recurrence` makes it.
+
+    A subclass defines ``step``, and ``closed_form_gap`` if it has one.
+    """
 
     batch_first = True  # the layout that scan reads: [B, T, D], or [T, B, D] if False
 
@@ -74,7 +77,8 @@ class Recurrence(nn.Module, ABC):
         """The trajectory of each set's first ``lengths`` elements, from ``state`` or the start state.
 
         Args:
-            elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``.
+            elements: ``[B, T, D]``; ``[T, B, D]`` for a torch module with ``batch_first=False``. Or a PackedSequence
+                or a nested tensor, which carry their lengths.
             lengths: ``[B]``, from 0 to T; None reads all T elements.
             state: where to go on from, batch first: ``trajectory.last`` of an earlier scan.
 
@@ -144,9 +148,10 @@ class Recurrence(nn.Module, ABC):
         """A state of the form that all have, the start if none was given; None if only the step knows the form."""
         return None if self._start_call is not None else self.start(batch_size)
 
-    @abstractmethod
     def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
-        """Scan packed ``rows``."""
+        """Scan packed ``rows``, step by step unless a recurrence knows better."""
+        steps, last = layout.steps(self.step, rows, start)
+        return Passed(last, Rows(lambda: concatenated(steps)).select)
 
 
 class StepRecurrence(Recurrence):
@@ -154,13 +159,12 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, step: Step, start: Any, scan: Scan | None = None) -> None:
         super().__init__(start)
-        self._scan = scan
-        owner = getattr(step, "__self__", step)
-        if isinstance(owner, nn.Module) and owner is not step:  # own the module behind a bound method
-            self._owner = owner
-        self._step = step
-        modules = owner.modules() if isinstance(owner, nn.Module) else ()
-        self._may_drop = [m for m in modules if may_drop(m)]
+        self._step, self._scan = step, scan
+        owners = [owner for f in (step, scan) if isinstance(owner := getattr(f, "__self__", f), nn.Module)]
+        for i, owner in enumerate(dict.fromkeys(owners)):
+            if owner is not step and owner is not scan:  # own the module behind a bound method
+                self.add_module(f"_owner_{i}", owner)
+        self._may_drop = [m for m in dict.fromkeys(m for owner in owners for m in owner.modules()) if may_drop(m)]
 
     def step(self, element: Tensor, state: State) -> State:
         with modules_off(self._may_drop):
@@ -181,34 +185,48 @@ class StepRecurrence(Recurrence):
         return require_state("the state that step returns", new, element.shape[0], state)
 
     def output_of(self, trajectory: Trajectory) -> State:
-        """What the step returns beside the state at each set's last element; without that, the last state."""
-        count = (trajectory.counts - 1).clamp(min=0)
-        if trajectory.elements.shape[1] == 0:
-            return trajectory.last
-        rows = torch.arange(len(count), device=count.device)
-        state = trajectory.rows(rows, count)
+        """What the step returns beside the state at each set's last element, 0 for an empty set.
+
+        Without an output, it is the last state.
+        """
+        counts = trajectory.counts
+        before, rows = (counts - 1).clamp(min=0), torch.arange(len(counts), device=counts.device)
+        elements, state = filled(trajectory.elements, trajectory.lengths), trajectory.rows(rows, before)
+        if elements.shape[1] == 0:
+            elements = elements.new_zeros(len(elements), 1, elements.shape[2])
         with modules_off(self._may_drop):
-            new = self._step(trajectory.elements[rows, count], state)
-        return new[0] if _is_output_and_state(new, state) else trajectory.last
+            new = self._step(elements[rows, before], state)
+        if not _is_output_and_state(new, state):
+            return trajectory.last
+        return tree_map(lambda leaf: torch.where(counts.reshape(-1, *[1] * (leaf.dim() - 1)) > 0, leaf, 0), new[0])
 
     def scan_encoded(self, elements: Tensor, lengths: Tensor | None = None, **options: Any) -> Trajectory:
         if self._scan is None or elements.shape[1] == 0:
             return super().scan_encoded(elements, lengths, **options)
-        given = options.get("state")
+        given, scan = options.get("state"), self._scan
         start = self.start(len(elements)) if given is None else given
-        states = self._scan(filled(elements, lengths), lengths, start)
+        states, dropped = self._passed(
+            lambda: scan(filled(elements, lengths), lengths, start), options.get("dropout"), elements.device
+        )
         t = of_states(states, elements, lengths, self)
         if shapes(t.start) != shapes(start):
             raise InputError(f"scan must return states of the form {shapes(start)} a set; got {shapes(t.start)}")
-        return dataclasses.replace(t, resumed_from=given)
+        repeatable = not (dropped or torch.is_autocast_enabled(elements.device.type))
+        return dataclasses.replace(t, resumed_from=given, repeatable=repeatable)
 
     def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
-        dropout = dropout and any(m.training for m in self._may_drop)
-        watched = dropout and not torch.compiler.is_compiling()
-        randomness = _randomness(rows.device) if watched else None
-        steps, last = layout.steps(self._checked if dropout else self.step, rows, start)
-        dropped = dropout if randomness is None else not torch.equal(randomness, _randomness(rows.device))
+        (steps, last), dropped = self._passed(lambda: layout.steps(self._checked, rows, start), dropout, rows.device)
         return Passed(last, Rows(lambda: concatenated(steps)).select, dropped)
+
+    def _passed(self, run: Callable[[], Any], dropout: bool | None, device: torch.device) -> tuple[Any, bool]:
+        """What ``run`` returns with dropout on or off (None follows train mode), and whether it dropped anything."""
+        dropout = dropout is not False and any(m.training for m in self._may_drop)
+        watched = dropout and not torch.compiler.is_compiling()
+        randomness = _randomness(device) if watched else None
+        with modules_off(() if dropout else self._may_drop):
+            result = run()
+        dropped = dropout if randomness is None else not torch.equal(randomness, _randomness(device))
+        return result, dropped
 
 
 def of_states(states: State, elements: Tensor, lengths: Tensor | None, step: Step) -> Trajectory:
@@ -218,7 +236,7 @@ def of_states(states: State, elements: Tensor, lengths: Tensor | None, step: Ste
     if not leaves or any(leaf.shape[:2] != (batch, longest + 1) for leaf in leaves):
         raise InputError(f"states must be tensors [B, T + 1, …] = [{batch}, {longest + 1}, …]; got {shapes(states)}")
     start = tree_map(lambda leaf: leaf[:, 0], states)
-    r = step if isinstance(step, Recurrence) else StepRecurrence(step, _no_start)
+    r = step if isinstance(step, Recurrence) else recurrence(step, _no_start)
     counts = torch.full((batch,), longest, device=elements.device) if lengths is None else lengths
     rows = torch.arange(batch, device=elements.device)
     last = tree_map(lambda leaf: leaf[rows, counts], states)
@@ -226,7 +244,8 @@ def of_states(states: State, elements: Tensor, lengths: Tensor | None, step: Ste
     def passed(sample: Tensor, count: Tensor) -> State:
         return tree_map(lambda leaf: leaf[sample, count], states)
 
-    return Trajectory(r, elements, lengths, start, last, passed, resumed_from=start)
+    may_have_dropped = any(m.training for m in r.modules() if m is not r and may_drop(m))
+    return Trajectory(r, elements, lengths, start, last, passed, not may_have_dropped, resumed_from=start)
 
 
 def _no_start(batch_size: int) -> State:
@@ -235,7 +254,7 @@ def _no_start(batch_size: int) -> State:
 
 def _is_output_and_state(new: Any, state: State) -> bool:
     """Whether a step returned (output, state) rather than a state."""
-    return isinstance(new, tuple) and len(new) == 2 and shapes(new) != shapes(state) and shapes(new[1]) == shapes(state)
+    return isinstance(new, tuple) and len(new) == 2 and shapes(new[1]) == shapes(state)
 
 
 def recurrence(wrapped: nn.Module | Step, start: Any = None, scan: Scan | None = None) -> Recurrence:
@@ -260,7 +279,8 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None, scan: Scan | None =
     >>> product.scan(torch.tensor([[[2.0], [3.0]]])).last
     tensor([[6.]])
     """
-    if reason := _refusal(wrapped, start):
+    wrapped = unwrapped(wrapped)
+    if reason := _refusal(wrapped, start, scan):
         raise InputError(f"{type(wrapped).__name__} cannot be used as a recurrence: {reason}")
     if isinstance(wrapped, Recurrence):
         return wrapped
@@ -276,8 +296,19 @@ def recurrence(wrapped: nn.Module | Step, start: Any = None, scan: Scan | None =
     return StepRecurrence(wrapped, start, scan)
 
 
-def _refusal(wrapped: Any, start: Any) -> str | None:
-    """The reason why a module has no step, or cannot start where it is told to; None if there is none."""
+def unwrapped(module: Any) -> Any:
+    """The module behind torch.compile or a data-parallel wrapper; anything else as it is."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while isinstance(module, parallel) or hasattr(module, "_orig_mod"):
+        module = module.module if isinstance(module, parallel) else module._orig_mod
+    return module
+
+
+def _refusal(wrapped: Any, start: Any, scan: Any) -> str | None:
+    """The reason why a module has no step, or cannot start or scan as it is told to; None if there is none."""
+    own_cell = isinstance(wrapped, _CELLS) and _own_forward(wrapped)
+    if scan is not None and not own_cell and isinstance(wrapped, (Recurrence, *_SEQUENCES, *_CELLS)):
+        return "it has its own way to scan; scan= goes with a step of your own"
     if isinstance(wrapped, Recurrence) and start is not None:
         return "it has its start state already; wrap the module or the step itself"
     if getattr(wrapped, "bidirectional", False):

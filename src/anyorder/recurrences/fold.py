@@ -74,8 +74,8 @@ class Fold(Recurrence):
 
     Args:
         in_features: D, the features of an element.
-        channels: the number of channels (three quarters affine, an eighth product, an eighth max), or a dict of
-            numbers by kind.
+        channels: the number of channels (half affine, a quarter product, a quarter max), or a dict of numbers by
+            kind.
         layers: A layer above the first reads the element and the standardised states of the layer below. Order then
             enters its coefficients, so its gap is sampled.
         width: the number of ReLU features of each layer.
@@ -233,10 +233,10 @@ class Fold(Recurrence):
             first = start if self.layers == 1 else start[:, layer]
             maps = (self.features[layer], self.coefficients[layer])
             weights = [parameter for linear in maps for parameter in (linear.weight, linear.bias)]
-            states, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
+            states, last, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
             gram = gram or Gram(*(layout.unsort(F.pad(x, (0, 0, 0, layout.batch - len(x)))) for x in sums))
             layers.append(states)
-            lasts.append(layout.last(states, first))
+            lasts.append(layout.unsort(last))
         _require_finite(lasts)
         return Passed(self._stack(lasts), lambda row: self._stack([states[row] for states in layers]), kept=gram)
 
@@ -245,10 +245,10 @@ class Fold(Recurrence):
 
 
 def channels_of(channels: int | Mapping[str, int]) -> Channels:
-    """How many channels of each kind; a number is three quarters affine, an eighth product and an eighth max."""
+    """How many channels of each kind; a number is half affine, a quarter product and a quarter max."""
     if not isinstance(channels, Mapping):
         total = whole_number("channels", channels)
-        return Channels(affine=total - 2 * (total // 8), product=total // 8, max=total // 8)
+        return Channels(affine=total - 2 * (total // 4), product=total // 4, max=total // 4)
     kinds = list(asdict(Channels()))
     counts = Channels(**{one_of("channels", kind, kinds): whole_number(kind, n, 0) for kind, n in channels.items()})
     if counts.size == 0:

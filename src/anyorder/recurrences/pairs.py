@@ -75,7 +75,7 @@ class Pairs:
             reach = torch.maximum(reach, end)
         else:
             new = torch.ones_like(ties, dtype=torch.bool)
-            new[:, 1:] = (ties[:, 1:] != ties[:, :-1]) | (place[:, 1:] >= lengths)
+            new[:, 1:] = ties[:, 1:] != ties[:, :-1]
             group = new.cumsum(1) - 1
             first = torch.full((len(lengths), longest + 1), longest, device=lengths.device)
             first.scatter_reduce_(1, group, place, "amin")  # where each group begins

@@ -157,7 +157,6 @@ class Layout:
         if lengths is None or not self.ragged:
             self.sizes = [self.batch] * self.longest
             return
-        self.lengths = lengths
         ordered, self.order = lengths.sort(descending=True, stable=True)
         self.rank = torch.empty_like(self.order)
         self.rank[self.order] = torch.arange(self.batch, device=self.device)
@@ -210,13 +209,6 @@ class Layout:
     def sort(self, state: State) -> State:
         """A state of the batch with the longest set first."""
         return tree_map(lambda leaf: leaf[self.order], state) if self.ragged else state
-
-    def last(self, rows: Tensor, first: Tensor) -> Tensor:
-        """The last of the states ``rows`` of each set; the ``first`` of an empty one."""
-        if not self.ragged:
-            return rows[-self.batch :]
-        last = rows[self.row(torch.arange(self.batch, device=self.device), self.lengths)]
-        return torch.where(self.lengths[:, None] > 0, last, first.to(last.dtype))
 
     def unsort(self, state: State) -> State:
         """A sorted state in the order of the batch."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyorder.checks import InputError, extra
 from anyorder.data.sets import SetData
-from anyorder.files import tensors_from_bytes, tensors_to_bytes, write_atomically
+from anyorder.files import tensors_from_file, tensors_to_bytes, write_atomically
 from anyorder.models.base import SetModel
 from anyorder.penalties import AdaptiveWeight
 from anyorder.training.batches import summed
@@ -40,9 +40,8 @@ class Checkpoint:
     def write(self) -> None:
         run = self.run
         gather = extra("accelerate.utils", "train").gather  # along a new first axis
-        own = [run.orderings.get_state(), run.draws.get_state(), _dropout(run.device).get_rng_state(), run.sums]
         state = {name: part.state_dict() for name, part in self._parts().items()}
-        state |= {"best": run.best, "processes": gather([value[None].to(run.device) for value in own])}
+        state |= {"best": run.best, "processes": gather([value[None].to(run.device) for value in self._own()])}
         tensors: dict[str, Tensor] = {}
         metadata = {"run": self._settings, "result": vars(run.result), "state": _split(state, "state", tensors)}
         if run.rank == 0:
@@ -57,14 +56,8 @@ class Checkpoint:
                 unfinished.unlink(missing_ok=True)
         if not self.path.exists():
             return
-        tensors, metadata = tensors_from_bytes(self.path.read_bytes(), str(self.path))
-        kept, here = metadata.get("run", {}), self._settings
-        for name in [*here, *kept]:  # the settings that are easiest to read come first
-            if kept.get(name) != here.get(name):
-                raise InputError(
-                    f"workdir {self.path.parent} holds another run: {name} is {kept.get(name)!r} there and "
-                    f"{here.get(name)!r} here (choose another workdir, or delete that one)"
-                )
+        with open(self.path, "rb") as file:
+            tensors, metadata = tensors_from_file(file, str(self.path), self._check)
         vars(run.result).update(metadata["result"])
         state = _joined(metadata["state"], tensors)
         for name, part in self._parts().items():
@@ -75,6 +68,39 @@ class Checkpoint:
         run.draws.set_state(draws)
         _dropout(run.device).set_rng_state(dropout)
         run.sums.copy_(sums)
+
+    def _check(self, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+        """Refuse another run, and any state that this run cannot take over, by its ``tensors`` without numbers."""
+        run, kept, here = self.run, metadata.get("run", {}), self._settings
+        for name in [*here, *kept]:  # the settings that are easiest to read come first
+            if kept.get(name) != here.get(name):
+                raise InputError(
+                    f"workdir {self.path.parent} holds another run: {name} is {kept.get(name)!r} there and "
+                    f"{here.get(name)!r} here (choose another workdir, or delete that one)"
+                )
+        state = _joined(metadata["state"], tensors)
+        own: dict[str, Any] = {name: part.state_dict() for name, part in self._parts().items()}
+        if state["optimizer"]["state"]:
+            own["optimizer"]["state"] = self._state_after_a_step()
+        own["best"] = None if state["best"] is None else own["model"]
+        own["processes"] = [value.expand(run.world, *value.shape) for value in self._own()]
+        odd = _misfit(state, own, "the state")
+        if odd or metadata["result"].keys() != vars(run.result).keys():
+            raise InputError(f"{self.path} does not fit this run: {odd or 'its result'} is not of the same form")
+
+    def _state_after_a_step(self) -> Any:
+        """The form of the optimiser's state, from a step of a twin that takes no memory."""
+        twins = [torch.nn.Parameter(parameter.to("meta")) for parameter in self.run.parameters]
+        optimizer = self.run.config.make_optimizer(twins)
+        for twin in twins:
+            twin.grad = torch.zeros_like(twin)
+        optimizer.step()
+        return optimizer.state_dict()["state"]
+
+    def _own(self) -> list[Tensor]:
+        """The states of this process alone."""
+        run = self.run
+        return [run.orderings.get_state(), run.draws.get_state(), _dropout(run.device).get_rng_state(), run.sums]
 
     def _parts(self) -> dict[str, Any]:
         """All parts of a run that keep a state of their own, the same in every process."""
@@ -102,6 +128,19 @@ def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if not isinstance(tree, dict):
         return tree
     return tensors[tree["tensor"]] if "tensor" in tree else {k: _joined(v, tensors) for k, v in tree["dict"]}
+
+
+def _misfit(kept: Any, own: Any, place: str) -> str | None:
+    """The first place where two states differ in names, lengths, shapes or dtypes; None if nowhere."""
+    if isinstance(own, Tensor):
+        return None if isinstance(kept, Tensor) and (kept.shape, kept.dtype) == (own.shape, own.dtype) else place
+    if isinstance(own, (list, tuple)):
+        own, kept = dict(enumerate(own)), dict(enumerate(kept)) if isinstance(kept, list) else None
+    if isinstance(own, dict):
+        if not isinstance(kept, dict) or kept.keys() != own.keys():
+            return place
+        return next(filter(None, (_misfit(kept[key], own[key], f"{place}/{key}") for key in own)), None)
+    return place if isinstance(kept, (Tensor, dict, list)) else None
 
 
 def _settings(run: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
+from anyorder.files import locked
 from anyorder.models.base import sizes_of
 from anyorder.penalties import SIRE, AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
@@ -181,8 +182,10 @@ def train(
     run = _Run(
         model, loss, data, config or TrainConfig(), penalty, penalty_weight, validation, unlabeled, metric, augment
     )
-    with own_randomness(run.device, seed_of(run.config.seed, run.rank, 2)):
-        return run.go(None if workdir is None else Path(workdir), progress, log)
+    workdir = None if workdir is None else Path(workdir)
+    alone = nullcontext() if workdir is None or run.rank else locked(workdir, workdir / ".lock")
+    with alone, own_randomness(run.device, seed_of(run.config.seed, run.rank, 2)):
+        return run.go(workdir, progress, log)
 
 
 @dataclass

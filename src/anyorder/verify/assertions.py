@@ -12,7 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyorder.audits.elements import NumberSets
+from anyorder.audits.intervals import interval
 from anyorder.audits.predictor import Predictor
+from anyorder.audits.report import Report
+from anyorder.audits.run import audit
 from anyorder.checks import InputError, checked_batch, real_number, whole_number
 from anyorder.data.orderings import random_orderings
 from anyorder.data.sets import filled
@@ -21,18 +25,26 @@ from anyorder.recurrences.trajectory import State, tree_leaves
 
 
 def assert_order_invariant(
-    model: Any,
-    elements: Any,
+    predict: Any,
+    sets: Any,
     lengths: Any = None,
     *,
     atol: float = 1e-5,
     rtol: float = 0.0,
     orderings: int = 8,
+    excess: float | None = None,
     generator: torch.Generator | None = None,
+    **options: Any,
 ) -> None:
-    """Fail unless each set's output is the same reversed and in ``orderings`` random orders.
+    """Fail if the order of the elements changes what ``predict`` returns; show the worst ordering found.
 
-    Same means |f(xπ) − f(x)| ≤ atol + rtol·|f(x)| in every component.
+    Without ``excess`` every output must be the same, reversed and in ``orderings`` random orders: |f(xπ) − f(x)| ≤
+    atol + rtol·|f(x)| in every component, or the same label. With ``excess``, for a predictor that samples, order may
+    add that much to the flip rate of labels and classes, or else to the output gap, over the noise of reading a set
+    again. It fails if the whole 95 % interval is above.
+
+    ``options``: those of :func:`anyorder.audit`, such as ``parse``, ``equivariant``, ``batch_size``, ``concurrency``;
+    with ``excess`` also ``design``, ``ties``, ``task``, ….
 
     >>> x = torch.tensor([[[1.0], [2.0], [4.0]]])
     >>> assert_order_invariant(lambda elements: elements.sum(dim=1), x)
@@ -44,20 +56,65 @@ def assert_order_invariant(
       set 0, order [2, 1, 0]: [1.0]
     """
     orderings = whole_number("orderings", orderings)
-    predictor = Predictor(model, elements, lengths)
+    if excess is not None:
+        allowed = real_number("excess", excess, at_least=0.0)
+        report = audit(predict, sets, lengths, orderings=orderings, generator=generator, **options)
+        _require_little(report, allowed)
+        return
+    predictor = Predictor(predict, sets, lengths, **options)
     sizes, places = predictor.sizes[:, None], np.arange(predictor.sizes.max())
     backwards = np.where(places < sizes, sizes - 1 - places, places)
     drawn = random_orderings(torch.from_numpy(predictor.sizes), len(places), orderings, generator).transpose(0, 1)
-    with evaluating(model):
+    with evaluating(predict):
         given = _outputs(predictor)
         found = [(orders, _outputs(predictor, orders)) for orders in (backwards, *drawn.numpy())]
-    orders, outputs = max(found, key=lambda one: np.abs(one[1] - given).max())
+    predictor.close()
+
+    def differences(outputs: np.ndarray) -> np.ndarray:  # an answer that could be read in one order only differs
+        return np.nan_to_num(np.abs(outputs - given), nan=np.inf) * ~(np.isnan(outputs) & np.isnan(given))
+
+    orders, outputs = max(found, key=lambda one: differences(one[1]).max())
 
     def spell(at: int) -> tuple[str, str]:
         order = orders[at, : predictor.sizes[at]].tolist()
         return f"order {sorted(order)} (given)", f"order {order}"
 
-    _require_same("the order of the elements", given, outputs, atol, rtol, spell)
+    if predictor.labels:
+        _require_same_labels(predictor, given, outputs, spell)
+    else:
+        _require_same("the order of the elements", given, outputs, atol, rtol, spell)
+
+
+def _require_little(report: Report, allowed: float) -> None:
+    """Raise an AssertionError if order adds more than is allowed, with the worst ordering."""
+    rate = report.excess_flip_rate is not None
+    figure, ci = report.excess_output_gap, report.excess_output_gap_ci
+    if rate:
+        figure, ci = report.excess_flip_rate or 0.0, report.excess_flip_rate_ci
+    if (figure if ci is None else ci[0]) <= allowed:
+        return
+    case, name = report.worst[0], "flip rate" if rate else "output gap"
+    outputs = case.output.tolist(), case.worst_output.tolist()
+    given, worst = (case.given_class, case.worst_class) if rate else outputs
+    raise AssertionError(
+        f"order adds {figure:.4g} to the {name} (95 % interval {interval(ci)}), allowed {allowed:g}\n"
+        f"  set {case.name}, order {sorted(case.ordering.tolist())} (given): {given}\n"
+        f"  set {case.name}, order {case.ordering.tolist()}: {worst}"
+    )
+
+
+def _require_same_labels(predictor: Predictor, given: np.ndarray, outputs: np.ndarray, inputs: Any) -> None:
+    names = [
+        [None if np.isnan(v) else predictor.class_name(int(v)) for v in values[:, 0]] for values in (given, outputs)
+    ]
+    changed = [at for at, (one, other) in enumerate(zip(*names, strict=True)) if one != other]
+    if changed:
+        at = changed[0]
+        one, other = inputs(at)
+        raise AssertionError(
+            f"the answer depends on the order of the elements ({len(changed)} of {len(given)} sets)\n"
+            f"  set {at}, {one}: {names[0][at]}\n  set {at}, {other}: {names[1][at]}"
+        )
 
 
 def assert_padding_invariant(
@@ -83,15 +140,16 @@ def assert_padding_invariant(
     """
     extra = whole_number("extra", extra, minimum=0)
     predictor = Predictor(model, elements, lengths)
-    if not (predictor.takes_lengths and predictor.ragged):
+    sets = predictor.sets
+    if not isinstance(sets, NumberSets) or not (predictor.takes_lengths and sets.ragged):
         raise InputError("lengths must be given, and the model must take them: model(elements, lengths)")
     with evaluating(model):
-        predictor.width = None
+        sets.width = None
         given = np.concatenate([predictor(np.array([row])) for row in range(len(predictor.sizes))])
-        predictor.width = int(predictor.sizes.max()) + extra
-        whole = not torch.as_tensor(predictor.flat).is_floating_point()
+        sets.width = int(predictor.sizes.max()) + extra
+        whole = not torch.as_tensor(sets.flat).is_floating_point()
         for fill in [fill for fill in fills if not (whole and np.isnan(fill))]:
-            predictor.fill = fill
+            sets.fill = fill
             try:
                 outputs = _outputs(predictor)
             except InputError as error:

@@ -161,6 +161,7 @@ COMPARED = {
     "labels": [Versus("each SIRE", other, over={"alphabet": (100,), "labels": (10000,)}) for other in _RIVALS],
     "half-range": [Versus("sire", "plain", over={"n": None, "labels": None})],
     "dial": [],
+    "fold": [Versus("fold-sire", other, over={"case": None, "length": None}) for other in ("fold", "invariant")],
     "lengths": [
         Versus("each SIRE", other, "mae", {"cell": None, "length": (20, 100)}) for other in ("its base", "deepsets")
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ import torch
 
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, one_of, whole_number
-from anyorder.files import home
+from anyorder.files import home, locked
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
 from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration, spelled, varied
@@ -79,7 +80,9 @@ def sweep(
     path = rows_path(out, experiment.name)
     command = command or f"anyorder reproduce {experiment.name} --scale {scale}"
     origin = Origin(command, commit(), str(path.absolute().parent))
-    with _only_writer(path):
+    with locked(path, path.with_name(f".{path.name}.lock")):
+        for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
+            draft.unlink(missing_ok=True)
         rows = read_rows(path)
         failed: list[Row] = []
         while todo := unfinished(experiment.trials(scale, rows, only=only, seeds=seeds), [*rows, *failed]):
@@ -137,23 +140,6 @@ def commit() -> str | None:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-@contextlib.contextmanager
-def _only_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on the same rows file; the lock beside the file ends with its process."""
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy = f"{path} is being written by another sweep; wait for it, or choose another folder"
-            raise InputError(busy) from None
-        for draft in path.parent.glob(f".{path.name}.*.tmp"):  # left by a kill in the middle of a write
-            draft.unlink(missing_ok=True)
-        yield
 
 
 # --- one trial
@@ -346,8 +332,8 @@ def _reproduce(
         if rows is None:
             problems.append(f"failed: {trial.experiment} {where}: {problem}")
         else:  # whoever watches should not see the test sets before the choices are made
-            value = rows[-1]["validation"].get(experiment.select)
-            figure = "diverged" if value is None else f"validation {experiment.select} {value:.4f}"
+            value = experiment.figure(rows[-1]["validation"])
+            figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
         print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
 
     command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")

@@ -153,7 +153,9 @@ class Experiment:
     run of the same trial left.
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
-    to every run. ``select`` names the validation figure that chooses settings: the least loss or the most accuracy.
+    to every run. ``select`` names the validation figure that chooses settings: the least ``loss``, the most
+    ``accuracy``, or the published ``metric`` (accuracy, else RMSE) to two digits, with ties to the candidate that is
+    declared first.
     ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
     how we understand what does not hold.
     """
@@ -247,19 +249,22 @@ class Experiment:
             stages += final
         return stages, best[0] if best else candidates[0] if guess else None
 
+    def figure(self, validation: Mapping[str, float]) -> float:
+        """What chooses a setting, the more the better; NaN of a run that diverged."""
+        if self.select == "metric":
+            return validation.get("accuracy", -validation.get("rmse", math.nan))
+        return validation.get(self.select, math.nan) * (-1 if self.select == "loss" else 1)
+
     def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
         """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
-        figures = {row["trial"]: row["validation"].get(self.select, math.nan) for row in rows}
+        figures = {row["trial"]: self.figure(row["validation"]) for row in rows}
         if any(trial.key not in figures for _, runs in candidates for trial in runs):
             return []
 
         def score(candidate: Candidate) -> float:
-            mean = (
-                sum(figures[trial.key] for trial in candidate[1])
-                / len(candidate[1])
-                * (1 if self.select == "loss" else -1)
-            )
-            return mean if math.isfinite(mean) else math.inf  # a run that diverged is never chosen
+            mean = sum(figures[trial.key] for trial in candidate[1]) / len(candidate[1])
+            mean = round(mean, 2) if self.select == "metric" else mean
+            return -mean if math.isfinite(mean) else math.inf  # a run that diverged is never chosen
 
         return [setting for setting, _ in sorted(candidates, key=score)]
 

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 BLOCK = 2**18  # numbers that a block of steps computes: a megabyte in single precision
+KEPT = 2**23  # numbers that a layer keeps for its gradients; beyond, computing them again is faster
 NEVER = -1e30  # β of a step that changes nothing
 
 
@@ -69,8 +70,9 @@ class Coefficients(NamedTuple):
         """From θ, b, β, α side by side: a = cos θ, so c = 2 sin²(θ/2) is exact near 0."""
         turning, adding = channels.product + channels.affine, channels.affine + channels.sum
         theta, b, beta, alpha = columns.split([turning, adding, channels.greatest, channels.maxplus], 1)
-        c = F.pad(2 * torch.sin(theta / 2).square(), (0, channels.sum))  # c = 0: a sum; b = 0: a product
-        return cls(c, F.pad(b, (channels.product, 0)), beta, alpha)
+        c = torch.sin(theta * 0.5).square() * 2
+        c = F.pad(c, (0, channels.sum)) if channels.sum else c  # c = 0: a sum
+        return cls(c, F.pad(b, (channels.product, 0)) if channels.product else b, beta, alpha)  # b = 0: a product
 
 
 class Gram(NamedTuple):
@@ -87,15 +89,15 @@ class Gram(NamedTuple):
 
 def scan(
     rows: Tensor, sizes: Sequence[int], first: Tensor, channels: Channels, weights: Sequence[Tensor]
-) -> tuple[Tensor, Gram]:
-    """The state after each row ``[sum of sizes, C]``, and the Gram sums of the sets that have rows ``[B, affine]``.
+) -> tuple[Tensor, Tensor, Gram]:
+    """The state after each row ``[sum of sizes, C]``, each set's last ``[B, C]``, and Gram sums of sets that have rows.
 
     ``rows [sum of sizes, D]`` are time-major; step t reads ``sizes[t]`` of them, never more than the step before.
     ``weights``: those of the two linear maps from a row to its features, and from features to coefficients.
     """
     if _eager(rows):
-        states, *sums = _Layer.apply(rows, first[: sizes[0]], tuple(sizes), channels, *weights)
-        return states, Gram(*sums)
+        states, last, *sums = _Layer.apply(rows, first, tuple(sizes), channels, *weights)
+        return states, last, Gram(*sums)
     w_in, b_in, w_out, b_out = weights
     columns = F.linear(F.linear(rows, w_in, b_in).relu(), w_out, b_out).to(first.dtype)
     c, b, beta, alpha = Coefficients.of(columns, channels)
@@ -110,7 +112,8 @@ def scan(
         states.append(torch.maximum(first[: sizes[0], channels.linear :] + shift, floor))
     cs, bs = (_padded(x[:, channels.middle], sizes, 0.0).double() for x in (c, b))
     sums = Gram(cs.square().sum(0), (cs * bs).sum(0), bs.square().sum(0))
-    return _packed(torch.cat(states, 2), sizes), sums
+    every = torch.cat(states, 2)  # the last state of a set repeats
+    return _packed(every, sizes), torch.cat([every[-1], first[sizes[0] :]]), sums
 
 
 class _Layer(torch.autograd.Function):
@@ -120,11 +123,14 @@ class _Layer(torch.autograd.Function):
         ctx: Any, rows: Tensor, first: Tensor, sizes: tuple[int, ...], channels: Channels, *weights: Tensor
     ) -> tuple[Tensor, ...]:
         states = rows.new_empty(len(rows), first.shape[1])
-        sums = first.new_zeros(3, len(first), channels.affine, dtype=torch.float64)
-        cut = channels.linear
-        for span, last, n in _blocks(sizes, channels.coefficients + len(weights[0])):
-            c, b, beta, alpha = _coefficients(rows[span], weights, channels)[1]
-            found = states[last : last + n] if span.start else first[:n]
+        sums = first.new_zeros(3, sizes[0], channels.affine, dtype=torch.float64)
+        cut, width, last = channels.linear, channels.coefficients + len(weights[0]), first.clone()
+        kept: list[Tensor] = []
+        for span, begin, n in _blocks(sizes, width):
+            c, b, beta, alpha = (block := _block(rows[span], weights, channels))[2:]
+            if len(rows) * width <= KEPT:
+                kept += block
+            found = states[begin : begin + n] if span.start else first[:n]
             before = found[:, :cut]
             for a, plus, after in zip((1 - c).split(n), b.split(n), states[span, :cut].split(n), strict=True):
                 before = torch.addcmul(plus, a, before, out=after)
@@ -134,40 +140,50 @@ class _Layer(torch.autograd.Function):
             cs, bs = (x[:, channels.middle].double().unflatten(0, (-1, n)) for x in (c, b))
             for total, values in zip(sums[:, :n], (cs * cs, cs * bs, bs * bs), strict=True):
                 total += values.sum(0)
-        ctx.save_for_backward(rows, first, states, *weights)
+            last[:n] = states[span.stop - n : span.stop]
+        ctx.save_for_backward(rows, first, states, *weights, *kept)
         ctx.sizes, ctx.channels = sizes, channels
-        return states, *sums
+        ctx.set_materialize_grads(False)
+        return states, last, *sums
 
     @staticmethod
     @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         rows, first, states, *weights = ctx.saved_tensors
-        to_states, *to_sums = given
+        weights, kept = weights[:4], weights[4:]
+        to_states, to_last, *to_sums = given
         sizes, channels = ctx.sizes, ctx.channels
         to_weights = [torch.zeros_like(weight) for weight in weights]
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        running = torch.zeros_like(first)  # gradient of the state that the next block found
+        running = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
         cut, middle = channels.linear, channels.middle
-        to_cc, to_cb, to_bb = ((k * g).to(rows.dtype) for k, g in zip((2, 1, 2), to_sums, strict=True))
-        for span, last, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
-            (features, theta), (c, b, beta, alpha) = _coefficients(rows[span], weights, channels)
-            found = states[last : last + n] if span.start else first[:n]
-            before = torch.cat([found, states[span.start : span.stop - n]])
+        for span, begin, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
+            block = [kept.pop() for _ in range(6)][::-1] if kept else _block(rows[span], weights, channels)
+            features, columns, c, b, beta, alpha = block
+            before = states[begin : span.stop - n]
+            if begin + n != span.start:  # the step before is the start, or has more rows
+                found = states[begin : begin + n] if span.start else first[:n]
+                before = torch.cat([found, states[span.start : span.stop - n]])
             shift = F.pad(alpha, (channels.max, 0)) if channels.maxplus else 0
-            stays = (before[:, cut:] + shift >= beta).to(rows.dtype)  # the state is greatest, not the element
-            keep, total = torch.cat([1 - c, stays], 1), torch.empty_like(before)
-            views = zip(*(x.split(n) for x in (to_states[span], keep, total)), strict=True)
-            for grad, a, out in reversed(list(views)):
-                torch.add(grad, running[:n], out=out)
-                torch.mul(out, a, out=running[:n])
-            to_b, to_c = total[:, :cut].clone(), total[:, :cut] * -before[:, :cut]
-            cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
-            to_cs.addcmul_(cs, to_cc[:n]).addcmul_(bs, to_cb[:n])
-            to_bs.addcmul_(cs, to_cb[:n]).addcmul_(bs, to_bb[:n])
+            keep, total = torch.empty_like(before), torch.empty_like(before)
+            torch.sub(1, c, out=keep[:, :cut])
+            stays = keep[:, cut:].copy_(before[:, cut:] + shift >= beta)  # the state is greatest, not the element
+            grads = reversed([None] * (len(keep) // n) if to_states is None else to_states[span].split(n))
+            share, later = keep.new_ones(()), running[:n]
+            for grad, a, out in zip(grads, reversed(keep.split(n)), reversed(total.split(n)), strict=True):
+                torch.mul(later, share, out=out) if grad is None else torch.addcmul(grad, later, share, out=out)
+                share, later = a, out
+            torch.mul(later, share, out=running[:n])
+            to_b, to_c = total[:, :cut].clone(), (total[:, :cut] * before[:, :cut]).neg_()
+            if to_sums[0] is not None:
+                to_cc, to_cb, to_bb = ((k * to[:n]).to(rows.dtype) for k, to in zip((2, 1, 2), to_sums, strict=True))
+                cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
+                to_cs.addcmul_(cs, to_cc).addcmul_(bs, to_cb)
+                to_bs.addcmul_(cs, to_cb).addcmul_(bs, to_bb)
             greatest = total[:, cut:] * stays
-            to_theta, to_b = theta.sin_().mul_(to_c[:, : middle.stop]), to_b[:, middle.start :]
-            parts = [to_theta, to_b, total[:, cut:] - greatest, greatest[:, channels.max :]]
+            to_theta = columns[:, : middle.stop].sin().mul_(to_c[:, : middle.stop])
+            parts = [to_theta, to_b[:, middle.start :], total[:, cut:] - greatest, greatest[:, channels.max :]]
             to_columns = torch.cat(parts, 1)
             to_features = torch.mm(to_columns, weights[2]).mul_(features > 0)
             for which, (left, right) in enumerate([(to_features, rows[span]), (to_columns, features)]):
@@ -178,14 +194,12 @@ class _Layer(torch.autograd.Function):
         return to_rows, running, None, None, *to_weights
 
 
-def _coefficients(
-    rows: Tensor, weights: Sequence[Tensor], channels: Channels
-) -> tuple[tuple[Tensor, Tensor], Coefficients]:
-    """The features and θ of rows, and their coefficients."""
+def _block(rows: Tensor, weights: Sequence[Tensor], channels: Channels) -> tuple[Tensor, ...]:
+    """The features of rows, θ, b, β, α side by side, and the coefficients."""
     w_in, b_in, w_out, b_out = weights
     features = torch.addmm(b_in, rows, w_in.t()).relu_()
     columns = torch.addmm(b_out, features, w_out.t())
-    return (features, columns[:, : channels.middle.stop]), Coefficients.of(columns, channels)
+    return features, columns, *Coefficients.of(columns, channels)
 
 
 def _blocks(sizes: Sequence[int], width: int) -> Iterator[tuple[slice, int, int]]:
