@@ -10,6 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
+# What takes minutes belongs to the long form of the attack, `make attack`.
+collect_ignore = [] if os.environ.get("ANYORDER_ATTACK") == "long" else ["attack/test_processes.py"]
 torch.set_num_threads(1)
 os.environ["ANYORDER_HOME"] = tempfile.mkdtemp(prefix="anyorder-tests-")
 atexit.register(shutil.rmtree, os.environ["ANYORDER_HOME"], ignore_errors=True)
