@@ -96,7 +96,7 @@ def scan(
     ``weights``: those of the two linear maps from a row to its features, and from features to coefficients.
     """
     if _eager(rows):
-        states, last, *sums = _Layer.apply(rows, first, tuple(sizes), channels, *weights)
+        states, last, sums = _Layer.apply(rows, first, tuple(sizes), channels, *weights)
         return states, last, Gram(*sums)
     w_in, b_in, w_out, b_out = weights
     columns = F.linear(F.linear(rows, w_in, b_in).relu(), w_out, b_out).to(first.dtype)
@@ -144,7 +144,7 @@ class _Layer(torch.autograd.Function):
         ctx.save_for_backward(rows, first, states, *weights, *kept)
         ctx.sizes, ctx.channels = sizes, channels
         ctx.set_materialize_grads(False)
-        return states, last, *sums
+        return states, last, sums
 
     @staticmethod
     @once_differentiable
@@ -152,12 +152,14 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         rows, first, states, *weights = ctx.saved_tensors
         weights, kept = weights[:4], weights[4:]
-        to_states, to_last, *to_sums = given
+        to_states, to_last, to_sums = given
         sizes, channels = ctx.sizes, ctx.channels
         to_weights = [torch.zeros_like(weight) for weight in weights]
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         running = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
         cut, middle = channels.linear, channels.middle
+        if to_sums is not None:
+            to_sums = torch.stack([2 * to_sums[0], to_sums[1], 2 * to_sums[2]]).to(rows.dtype)
         for span, begin, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
             block = [kept.pop() for _ in range(6)][::-1] if kept else _block(rows[span], weights, channels)
             features, columns, c, b, beta, alpha = block
@@ -176,8 +178,8 @@ class _Layer(torch.autograd.Function):
                 share, later = a, out
             torch.mul(later, share, out=running[:n])
             to_b, to_c = total[:, :cut].clone(), (total[:, :cut] * before[:, :cut]).neg_()
-            if to_sums[0] is not None:
-                to_cc, to_cb, to_bb = ((k * to[:n]).to(rows.dtype) for k, to in zip((2, 1, 2), to_sums, strict=True))
+            if to_sums is not None:
+                to_cc, to_cb, to_bb = to_sums[:, :n]
                 cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
                 to_cs.addcmul_(cs, to_cc).addcmul_(bs, to_cb)
                 to_bs.addcmul_(cs, to_cb).addcmul_(bs, to_bb)
