@@ -451,7 +451,7 @@ def reproduce(
 
 
 @app.command(epilog=_EXAMPLE + "demo --out demo")
-def demo(out: Path = Option(Path("demo"), help="Folder for the page.")) -> None:
+def demo(out: Path = Option(Path("demo"), file_okay=False, help="Folder for the page.")) -> None:
     """Train a recurrence with and without SIRE on three tasks, audit both, and write a page (a few minutes)."""
     _make_folder(out)
 
