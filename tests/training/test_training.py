@@ -847,6 +847,13 @@ REFUSED = {
     "loss": {"loss": "msee"},
     "loss must": {"data": weighted(torch.ones(48)), "loss": F.mse_loss},
     "targets": {"data": SetData.of(torch.rand(8, 3, 1), torch.rand(8, 2))},
+    **{
+        f"data.targets with class {number}": {
+            "data": SetData.of(torch.rand(8, 3, 1), torch.tensor([0] * 7 + [number])),
+            "loss": "cross-entropy",
+        }
+        for number in (-100, 1)
+    },
     "truncate": {"start": lambda: ao.SetTransformer(1, 1), "truncate": 4},
     "augment": {"augment": lambda elements, *_: (elements[1:], None)},
     "data must have ties": {"penalty": ao.SIRE(ties=True), "penalty_weight": 1.0},

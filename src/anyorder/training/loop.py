@@ -269,6 +269,10 @@ class _Run:
             if (weights := part.weights) is not None:
                 sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
                 yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
+            if self.loss == "cross-entropy" and part.targets.dim() == 1:
+                classes = getattr(self.model, "out_features", math.inf)
+                sound = not part.targets.is_floating_point() and 0 <= part.targets.min() <= part.targets.max() < classes
+                yield f"{name}.targets must be class numbers from 0 below {classes}, the model's outputs", bool(sound)
         needless = config.patience is None and self.metric is None
         yield "patience and metric need validation data", self.validation is not None or needless
         usable = penalty is None or (callable(penalty) and not isinstance(penalty, type))
