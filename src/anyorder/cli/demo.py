@@ -81,8 +81,8 @@ def _baskets(epochs: int) -> dict[str, Any]:
     gru = {"model_options": {"hidden": 80}}
     models = {
         "plain GRU": model(**gru, **WITHOUT),
-        "SIRE, weight 1": model(**gru, penalty_weight=1.0),
         "SIRE, weight 30": model(**gru, penalty_weight=30.0),
+        "Fold with SIRE": model(model_options={"cell": "fold", "channels": {"affine": 80}}, penalty_weight=100.0),
         "DeepSets": model(model="deepsets", **WITHOUT),
     }
     X, y = baskets(TEST, seed=2)
