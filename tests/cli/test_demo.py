@@ -11,7 +11,8 @@ def test_a_short_demonstration_writes_its_page_and_says_what_it_did(tmp_path: Pa
     page = demo.run(tmp_path / "out", epochs=1)
     text = capsys.readouterr().out
     assert page.read_text().lower().startswith("<!doctype html>")
-    for name in ["plain GRU", "SIRE, weight 30", "Fold with SIRE", "DeepSets", "SIRE, weight 0.1", "SIRE, nearby swaps"]:
+    named = ["plain GRU", "SIRE, weight 30", "Fold with SIRE", "DeepSets", "SIRE, weight 0.1", "SIRE, nearby swaps"]
+    for name in named:
         assert name in text
         assert name in page.read_text()
     assert "invariant at every length: True" in text
