@@ -690,6 +690,7 @@ def test_unfinished_trainings_are_known_by_the_model_they_write(succeed, interru
     interrupted(words)
     succeed(TRAIN.replace("--out model", "--out b/model"))
     succeed(f"{words} --resume")
+    assert {path.parts[-3] for path in table.rglob("model/config.json")} == {"a", "b"}
 
 
 def test_a_resumed_training_replaces_the_model(succeed, interrupted, here):

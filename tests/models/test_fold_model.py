@@ -72,6 +72,18 @@ def test_the_units_of_the_states_are_those_of_the_first_batch_in_training_and_th
     torch.testing.assert_close(z[:, 2:].std(0), torch.ones(4), atol=1e-3, rtol=0)
 
 
+def test_the_bilinear_read_out_multiplies_two_combinations_of_the_states() -> None:
+    model = ao.RecurrentSetModel(1, 1, cell="fold", channels={"sum": 2}, bilinear=1).eval()
+    head = model.readout.head
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.factors.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        head.product.weight.fill_(3.0)
+    state = torch.tensor([[2.0, 5.0], [-1.0, 4.0]])
+    torch.testing.assert_close(model.readout(state)[:, 0], torch.tensor([30.0, -12.0]))
+
+
 def test_settled_channels_add_up_without_a_bound_on_the_length() -> None:
     torch.manual_seed(0)
     fold = ao.Fold(1, {"product": 2, "affine": 6, "max": 1})
