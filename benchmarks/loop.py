@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 import anyorder as ao
 from anyorder.data.sets import SetData
-from anyorder.training.loop import TrainConfig, train
+from anyorder.training.config import TrainConfig
+from anyorder.training.loop import train
 from benchmarks.timing import entry, medians, peak_memory
 
 SETTING = "GRU 80, n = 10, batch 128"

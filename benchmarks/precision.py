@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.training.loop import Objective
+from anyorder.training.objective import Objective
 from benchmarks.timing import entry, medians
 
 FEATURES, CLASSES = 256, 10

@@ -28,7 +28,8 @@ from anyorder.checks import InputError
 from anyorder.data.sets import SetData
 from anyorder.deploy.save import open_model
 from anyorder.files import NO_DIGEST, tensors_from_bytes, tensors_to_bytes, with_digest
-from anyorder.training.loop import TrainConfig, train
+from anyorder.training.config import TrainConfig
+from anyorder.training.loop import train
 
 SECONDS, MEGABYTES = 5.0, 500
 Use = Callable[[dict[str, bytes]], Any]  # what a victim's files give

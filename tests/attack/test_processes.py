@@ -23,7 +23,8 @@ pytestmark = pytest.mark.attack
 RUN = """
     import os, sys, torch, anyorder as ao
     from anyorder.data.sets import SetData
-    from anyorder.training.loop import TrainConfig, train
+    from anyorder.training.config import TrainConfig
+    from anyorder.training.loop import train
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ import anyorder as ao
 import anyorder.paper.runner.arms  # registers the model "cnn"
 from anyorder.data.sets import SetData
 from anyorder.models import MODELS
-from anyorder.training.loop import TrainConfig
+from anyorder.training.config import TrainConfig
 
 SETS = "an array [N, T] is N sets of T numbers, not N samples of T features: T may differ between fit and predict"
 BATCHES = "training is by mini-batches in single precision: repeating a set moves the others to other batches"

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from anyorder.checks import InputError
-from anyorder.estimators.tables import TableSchema, read_table
+from anyorder.estimators.schema import TableSchema
+from anyorder.estimators.tables import read_table
 
 VISIT = {"set_id": "visit", "target": "outcome"}
 FILES = ["t.csv", "t.csv.gz", "t.tsv", "t.tsv.gz", "T.CSV", "t.parquet", "d.tsv.csv", "d.csv.tsv"]

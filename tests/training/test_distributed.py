@@ -17,7 +17,8 @@ RUN = """
     import atexit, json, os, sys, torch, accelerate, anyorder as ao
     from anyorder.data.sets import SetData
 
-    from anyorder.training.loop import TrainConfig, train
+    from anyorder.training.config import TrainConfig
+    from anyorder.training.loop import train
     from safetensors.torch import save_file
 
     torch.set_num_threads(1)

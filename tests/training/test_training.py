@@ -27,7 +27,8 @@ from anyorder.files import tensors_from_bytes, tensors_to_bytes
 from anyorder.training import checkpoint as checkpoints
 from anyorder.training.batches import Deck, pieces
 from anyorder.training.config import OPTIMIZERS, SCHEDULES, TrainConfig
-from anyorder.training.loop import Objective, train
+from anyorder.training.loop import train
+from anyorder.training.objective import Objective
 from anyorder.training.predict import predict
 
 SIRE = ao.SIRE(relative=False)
@@ -675,7 +676,8 @@ RUN = """
     from anyorder.files import tensors_from_bytes
     from anyorder.data.sets import SetData
 
-    from anyorder.training.loop import TrainConfig, train
+    from anyorder.training.config import TrainConfig
+    from anyorder.training.loop import train
     torch.set_num_threads(1)
     g = torch.Generator().manual_seed(0)
     data = SetData.of([torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 7, (64,), generator=g)],

@@ -25,8 +25,8 @@ from anyorder.cli.resume import Run, is_first_process
 
 if TYPE_CHECKING:
     from anyorder.audits.report import Report
+    from anyorder.estimators.schema import Table
     from anyorder.estimators.table_model import TableModel
-    from anyorder.estimators.tables import Table
 
 app = typer.Typer(
     name="anyorder",

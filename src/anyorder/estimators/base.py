@@ -27,12 +27,14 @@ from torch import Tensor
 
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
-from anyorder.estimators.tables import Table, TableSchema, read_table
+from anyorder.estimators.schema import Table, TableSchema
+from anyorder.estimators.tables import read_table
 from anyorder.models import MODELS, SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
 from anyorder.recurrences.base import Recurrence
 from anyorder.training.batches import processes
-from anyorder.training.loop import TrainConfig, train
+from anyorder.training.config import TrainConfig
+from anyorder.training.loop import train
 from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}

@@ -23,7 +23,8 @@ from anyorder.deploy.stream import Stream
 from anyorder.estimators.classifier import SetClassifier
 from anyorder.estimators.metrics import Metrics, as_lines, difference, metrics_of
 from anyorder.estimators.regressor import LOSSES, SetRegressor
-from anyorder.estimators.tables import Table, TableSchema, TableWarning, read_table
+from anyorder.estimators.schema import Table, TableSchema
+from anyorder.estimators.tables import TableWarning, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
 _FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell

@@ -9,7 +9,7 @@ import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from anyorder.data.sets import SetData
-from anyorder.estimators.tables import TableSchema
+from anyorder.estimators.schema import TableSchema
 
 
 def pooled(data: SetData, schema: TableSchema) -> np.ndarray:

@@ -8,16 +8,15 @@ same ``workdir`` ends with the weights of an uninterrupted run. The global gener
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,100 +26,22 @@ from anyorder.checks import Diverged, InputError, one_of, real_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import SetData
 from anyorder.files import locked
-from anyorder.models.base import sizes_of
 from anyorder.penalties import SIRE, AdaptiveWeight
 from anyorder.penalties.order_gap import order_gap
-from anyorder.recurrences.base import Recurrence, evaluating
+from anyorder.recurrences.base import evaluating
 from anyorder.recurrences.trajectory import tree_map
 from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed
 from anyorder.training.checkpoint import Checkpoint, own_randomness
 from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
+from anyorder.training.objective import Batch, Given, Objective, has_recurrence, has_ties, within_ties
 from anyorder.training.predict import matched, placed, predict
 from anyorder.training.progress import Journal, Record
+from anyorder.training.rules import rules_of
 
 Augment = Callable[[Tensor, Tensor | None, torch.Generator, float], tuple[Tensor, Tensor | None]]
 
 _WEIGHT_EVERY = 10  # steps between two updates of an AdaptiveWeight
 _GAP_SETS = 64  # whose order gap is measured
-
-
-class Batch(NamedTuple):
-    """Some sets: ``elements [B, T, D]``, ``lengths [B]``, ``ties [B, T]``, ``static [B, S]``."""
-
-    elements: Tensor
-    lengths: Tensor | None = None
-    ties: Tensor | None = None
-    static: Tensor | None = None
-
-    @classmethod
-    def of(cls, data: SetData, index: Tensor) -> Batch:
-        static = None if data.static is None else data.static[index]
-        return cls(*data.batch(index), data.ties_of(index), static)
-
-    @property
-    def sizes(self) -> Tensor:
-        """The sizes ``[B]`` of the sets."""
-        return sizes_of(self.elements, self.lengths)
-
-
-class _Given(nn.Module):
-    """A model of (elements, lengths) alone, for sets with these static features."""
-
-    def __init__(self, model: nn.Module, static: Tensor) -> None:
-        super().__init__()
-        self.model, self.static = model, static
-
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.model(elements, lengths, static=self.static)
-
-
-class Objective(nn.Module):
-    """Task output and penalty in one forward, to wrap or compile as one module.
-
-    ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
-    reuses the trajectory of the pass; with ``penalty_on = (elements, lengths, ties)`` it is taken on these (unlabeled)
-    sets instead. ``ties [B, T]`` go to a penalty within ties, ``static [B, S]`` to the model. Under autocast the
-    penalty runs in full precision, since bfloat16 cannot tell two nearly equal states apart; where the pass kept its
-    states in bfloat16, they are computed again.
-
-    >>> import anyorder as ao
-    >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
-    >>> output, penalty = objective(torch.randn(4, 5, 3))
-    >>> output.shape, penalty.shape
-    (torch.Size([4, 1]), torch.Size([]))
-    """
-
-    def __init__(self, model: nn.Module, penalty: Callable[..., Tensor] | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self.penalty = penalty
-        self._reuses = "return_trajectory" in inspect.signature(model.forward).parameters
-
-    def forward(
-        self,
-        elements: Tensor,
-        lengths: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        penalty_on: Sequence[Tensor | None] | None = None,
-        *,
-        ties: Tensor | None = None,
-        static: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        given: dict[str, Any] = {} if static is None else {"static": static}
-        if self.penalty is None:
-            return self.model(elements, lengths, **given), elements.new_zeros((), dtype=torch.float32)
-        device = elements.device.type
-        mixed = torch.is_autocast_enabled(device)
-        trajectory, batch = None, Batch(*(penalty_on or (elements, lengths, ties)))  # type: ignore[arg-type]
-        if penalty_on is None and self._reuses:
-            output, trajectory = self.model(elements, lengths, return_trajectory=True, **given)
-        else:
-            output = self.model(elements, lengths, **given)
-        options: dict[str, Any] = {"ties": batch.ties} if within_ties(self.penalty) else {}
-        with torch.autocast(device, enabled=False) if mixed else nullcontext():
-            if trajectory is None or (mixed and trajectory.in_half_precision):
-                return output, self.penalty(self.model, *batch[:2], generator=generator, **options)
-            return output, self.penalty(trajectory, generator=generator, **options)
 
 
 def train(
@@ -212,7 +133,7 @@ class _Run:
         here = processes(config.device)
         self.rank, self.world = here.process_index, here.num_processes
         self.compares_sets = getattr(self.penalty, "compares_sets", False)
-        for rule, holds in self._rules():
+        for rule, holds in rules_of(self):
             if not holds:
                 raise InputError(rule)
         self.device = here.device if config.device == "auto" else torch.device(config.device)
@@ -251,46 +172,6 @@ class _Run:
     @property
     def finished(self) -> bool:
         return self.result.stopped != "finished" or len(self.result.history) == self.config.epochs
-
-    def _rules(self) -> Iterator[tuple[str, bool]]:
-        """What the arguments must be to each other, and whether they are."""
-        config, penalty = self.config, self.penalty
-        parts: dict[str, Any] = {"data": self.data, "validation": self.validation, "unlabeled": self.unlabeled}
-        for name, part in parts.items():
-            if part is None and name != "data":
-                continue
-            yield f"{name} must be a SetData; SetData.of makes one of a list of arrays", isinstance(part, SetData)
-            yield f"{name} must have the features of data", part.elements.shape[1] == self.data.elements.shape[1]
-            needs_ties = self.data.ties is not None or (within_ties(penalty) and name != "validation")
-            yield f"{name} must have ties, as data or the penalty has", part.ties is not None or not needs_ties
-            if name == "unlabeled":
-                continue
-            yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
-            if (weights := part.weights) is not None:
-                sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
-                yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
-            if self.loss == "cross-entropy" and part.targets.dim() == 1:
-                classes = getattr(self.model, "out_features", math.inf)
-                sound = not part.targets.is_floating_point() and 0 <= part.targets.min() <= part.targets.max() < classes
-                yield f"{name}.targets must be class numbers from 0 below {classes}, the model's outputs", bool(sound)
-        needless = config.patience is None and self.metric is None
-        yield "patience and metric need validation data", self.validation is not None or needless
-        usable = penalty is None or (callable(penalty) and not isinstance(penalty, type))
-        yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", usable
-        unpenalised = self.unlabeled is None and self.penalty_weight == 0.0
-        yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
-        yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(self.model)
-        whole = config.truncate is None or not within_ties(penalty)
-        yield "truncate would cut ties in two; choose a penalty without ties", whole
-        plain = self.augment is None and config.shuffle_within is None
-        yield (
-            "augment and shuffle_within do not go with ties; shuffle=True shuffles within ties",
-            (plain or self.data.ties is None),
-        )
-        sets = len(self.data) + (0 if self.unlabeled is None else len(self.unlabeled))
-        got = f"batch_size={config.batch_size} and n_samples={sets} on {self.world} process(es)"
-        rule = f"a penalty with relative=True or partners='batch' needs two sets in a batch of a process; got {got}"
-        yield rule, not self.compares_sets or min(sets, config.batch_size) > self.world
 
     def step(self) -> None:
         steps = self.result.steps
@@ -465,7 +346,7 @@ class _Run:
         movable = batch.sizes >= 2 if batch.ties is None else has_ties(batch)
         if int(movable.sum()) < 2:
             return None
-        model = self.model if batch.static is None else _Given(self.model, batch.static)
+        model = self.model if batch.static is None else Given(self.model, batch.static)
         with evaluating(model):
             return float(order_gap(model, *batch[:2], ties=batch.ties, generator=draws))
 
@@ -580,28 +461,6 @@ class _Run:
         whole = part.new_zeros(len(data), *part.shape[1:])
         whole[mine] = part[: len(mine)]
         return summed(whole)
-
-
-def within_ties(penalty: Any) -> bool:
-    """Whether a penalty takes its pairs within ties, and so needs them."""
-    return bool(getattr(penalty, "ties", False))
-
-
-def has_ties(batch: Batch) -> Tensor:
-    """Whether each set ``[B]`` has a tie of two elements or more."""
-    assert batch.ties is not None
-    inside = torch.arange(1, batch.elements.shape[1], device=batch.ties.device) < batch.sizes[:, None]
-    return ((batch.ties[:, 1:] == batch.ties[:, :-1]) & inside).any(1)
-
-
-def has_recurrence(model: nn.Module) -> bool:
-    """Whether a model encodes elements and scans them by a recurrence."""
-    return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode")
-
-
-def reads_in_windows(model: nn.Module) -> bool:
-    """Whether truncated backpropagation works: the model encodes, scans, reads out."""
-    return has_recurrence(model) and hasattr(getattr(model, "inner", model), "readout")
 
 
 def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
