@@ -166,15 +166,33 @@ def test_it_is_stored_in_a_folder_that_runs_no_code(fitted, tmp_path):
     assert config["preprocessing"]["pooled"] is True
 
 
-def test_forms_of_a_table_are_alike(fitted, tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    rows = stays(20, seed=6)
-    rows.to_parquet(tmp_path / "t.parquet")
-    rows.to_csv(tmp_path / "t.csv", index=False)
-    forms = [pa.Table.from_pandas(rows), rows.to_dict("records"), tmp_path / "t.parquet", tmp_path / "t.csv"]
-    for form in forms:
-        shown = fitted.predict(form)["probability_yes"]
-        np.testing.assert_allclose(shown, fitted.predict(rows)["probability_yes"], atol=1e-6)
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_several_targets_have_columns_and_metrics_of_their_own(task, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"set": np.arange(450) // 3, "x": rng.normal(size=450), "z": rng.normal(size=450)})
+    sums = rows.groupby("set")[["x", "z"]].transform("sum")
+    rows["a"], rows["b"] = (sums["x"], 100 * sums["z"]) if task == "regression" else (sums["x"] > 0, sums["z"] > 1)
+    rows = rows.astype({"a": float, "b": float})
+    options = {"epochs": 15, "learning_rate": 0.01, "test_fraction": 0.15 if task == "regression" else 0}
+    model = ao.TableModel(task=task, **options).fit(rows, set_id="set", target=["a", "b"])
+    model.save(tmp_path / "m")
+    shown, figures = ao.TableModel.load(tmp_path / "m").predict(rows), model.evaluate(rows)
+    truth = rows.groupby("set")[["a", "b"]].first().to_numpy()
+    assert list(shown) == [
+        "set",
+        "prediction_a",
+        "prediction_b",
+        *["probability_a", "probability_b"] * (task[0] == "c"),
+    ]
+    found = shown[["prediction_a", "prediction_b"]].to_numpy()
+    if task == "regression":
+        assert figures["rmse of b"] == pytest.approx(np.sqrt(np.mean((found - truth)[:, 1] ** 2)))
+        assert figures["r2 of a"] > 0.8
+    else:
+        assert figures["accuracy of b"] == pytest.approx((found == truth)[:, 1].mean())
+        assert figures["auc of a"] > 0.95
+    assert {*model.held_out.get("yardstick", figures)} == {*figures}
+    assert model.importance(rows, repeats=1).iloc[:, 1].min() > 0.02
 
 
 # What goes wrong without a word ------------------------------------------------------------------------------------
@@ -217,6 +235,7 @@ REFUSED = {
     "diverged": (lambda: ao.TableModel(learning_rate=100.0, epochs=3, clip=None), {}, "training failed.*learning rate"),
     "option": (lambda: ao.TableModel(learning_rat=1.0), {}, "did you mean 'learning_rate'"),
     "model option": (lambda: ao.TableModel(model_options={"hiden": 8}), {}, "did you mean 'hidden'"),
+    "no target": (ao.TableModel, {"target": []}, "target must name a column"),
     "column": (ao.TableModel, {"target": "bigg"}, "did you mean 'big'"),
     "named like a prediction": (ao.TableModel, {"set_id": "prediction"}, "'prediction' has the name"),
 }

@@ -7,15 +7,17 @@ import json
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.estimators.schema import TableSchema
 from anyorder.estimators.tables import read_table
@@ -68,17 +70,44 @@ def test_every_kind_of_file_gives_the_same_sets(tmp_path, name):
     np.testing.assert_allclose(grave * 0.5 + 0.5, [0, 0, 1, 0, 1, 1], atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pa.Table.from_pandas,
-        lambda rows: rows.to_dict("list"),
-        lambda rows: rows.to_dict("records"),
-        lambda rows: SimpleNamespace(to_arrow=lambda: pa.Table.from_pandas(rows)),  # as polars has it
-    ],
-)
-def test_other_forms_of_a_frame_are_read_alike(form):
-    assert torch.equal(read_table(form(frame()), **VISIT).data.elements, read_table(frame(), **VISIT).data.elements)
+def folder_of(rows, folder):
+    """A folder of twelve Parquet files, of one row each, or of none."""
+    for number in range(12):
+        rows.iloc[number : number + 1].to_parquet(folder / f"part-{number:02}.parquet", index=False)
+    return folder
+
+
+FORMS = {
+    "records": lambda rows, _: rows.to_dict("records"),
+    "columns": lambda rows, _: rows.to_dict("list"),
+    "arrow": lambda rows, _: pa.Table.from_pandas(rows),
+    "dataset": lambda rows, folder: pyarrow.dataset.dataset(folder_of(rows, folder)),
+    "folder": folder_of,
+    "polars": lambda rows, _: pl.DataFrame(rows.to_dict("list")),
+    "categories": lambda rows, _: pl.DataFrame(rows.to_dict("list")).with_columns(pl.col("drug").cast(pl.Categorical)),
+    "lazy": lambda rows, _: pl.LazyFrame(rows.to_dict("list")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_frame_is_read_alike_by_tables_and_estimators(tmp_path, form):
+    rows = frame()
+    given = FORMS[form](rows, tmp_path)
+    assert torch.equal(read_table(given, **VISIT).data.elements, read_table(rows, **VISIT).data.elements)
+    if form != "folder":  # a path is no X of scikit-learn's kind
+        fitted = ao.SetClassifier(epochs=1, set_id="visit", time="when", random_state=0).fit(rows, "outcome")
+        assert np.array_equal(fitted.predict_proba(given), fitted.predict_proba(rows))
+        with pytest.raises(InputError, match="set_id"):
+            ao.SetClassifier().fit(given, rows["outcome"])
+
+
+def test_a_folder_may_be_split_by_a_column_and_must_hold_parquet_files(tmp_path):
+    with pytest.raises(InputError, match="is a folder without"):
+        read_table(tmp_path, **VISIT)
+    pyarrow.dataset.write_dataset(
+        pa.Table.from_pandas(frame()), tmp_path, format="parquet", partitioning=["outcome"], partitioning_flavor="hive"
+    )
+    assert sorted(read_table(tmp_path, **VISIT).labels.tolist()) == ["ill", "well", "well"]
 
 
 def test_a_large_table_is_read_as_pandas_groups_it(saved):
@@ -474,6 +503,9 @@ BAD_TABLES = {
     "underscore": (frame(drug=["1", "2", "1_0", "4", "5", "6"]), {}, "'drug' holds text .*'1_0'"),
     "other digits": (frame(drug=["1", "2", "\u0661", "4", "5", "6"]), {}, "'drug' holds text .*'\u0661'"),
     "a type": (frame(dose=pd.date_range("2024-01-01", periods=6)), {}, "'dose' holds text among its numbers: '2024"),
+    "lists": (frame(dose=[[1]] * 6), {}, "'dose' holds lists"),
+    "targets of two kinds": (frame(), {"target": ["outcome", "dose"]}, "must be all amounts or all labels"),
+    "texts as labels": (frame(), {"target": ["outcome", "grave"]}, "'outcome' is no number"),
     "many texts": (many_texts(), {}, "'who' is text with 1200"),
     "times": (frame(when=["first", *"abcde"]), {"time": "when"}, "'when' cannot be read in row 1"),
     "one time": (frame(when=["1", "2", "3", "4", "soon", "6"]), {"time": "when"}, "'when' cannot be read in row 5 "),
@@ -491,7 +523,7 @@ BAD_TABLES = {
 def test_bad_tables_give_one_clear_line(saved, case):
     rows, options, match = BAD_TABLES[case]
     path = saved(rows)
-    if case == "a type" and path.suffix == ".csv":
+    if case in ("a type", "lists") and path.suffix == ".csv":
         return  # a CSV has texts alone
     with pytest.raises(InputError, match=match) as caught:
         read_table(path, **{**VISIT, **options})

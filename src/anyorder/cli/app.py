@@ -74,7 +74,7 @@ def _common(
 
 # --- options that several commands share, and their values
 
-_TABLE = Argument(exists=True, dir_okay=False, help="A long table, one row per element: .csv, .tsv or .parquet.")
+_TABLE = Argument(exists=True, help="A long table, one row per element: .csv, .tsv, .parquet, or a folder of .parquet.")
 _MODEL = Argument(help="A model folder that `anyorder train` wrote.")
 _MODELS = Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote. Several are compared.")
 _FORCE = Option(False, "--force", help="Replace what is there.")
@@ -126,7 +126,7 @@ def train(
     context: typer.Context,
     table: Path = _TABLE,
     set_id: str = Option(..., help="Column that says which set a row belongs to."),
-    target: str = Option(..., help="Column to predict. It has one value per set."),
+    target: Any = Option(..., parser=_names, metavar="COL,…", help="Column to predict, one value per set; or several."),
     out: Path = Option(..., help="Model folder to write."),
     time: str | None = Option(None, help="Column of times: they sort, and tie, the rows.", show_default="none"),
     tie_within: str | None = Option(
@@ -360,7 +360,7 @@ def audit(
 def _layout(read: Table) -> tuple[Any, ...]:
     """What two models must have in common to be compared on a table."""
     schema = read.schema
-    columns = schema.set_id, schema.time, schema.target, schema.task, schema.classes
+    columns = schema.set_id, schema.time, schema.targets, schema.task, schema.classes
     return *columns, read.set_ids.tolist(), read.data.lengths.tolist()
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from anyorder.checks import InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.estimators.schema import Table, TableSchema
+from anyorder.estimators.sources import is_table
 from anyorder.estimators.tables import read_table
 from anyorder.models import MODELS, SetModel, Standardised
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty, penalty_from_config
@@ -154,12 +155,12 @@ class SetEstimator(BaseEstimator):
         """What a score compares: ``X`` and ``y``, or the sets and labels of a table."""
         if not self._is_table(X):
             return X, y
-        table = self._schema().read(X, with_target=isinstance(y, str))
+        table = self._schema().read(X, with_target=_names_columns(y))
         return table.data, self._labels_of(table, y)
 
     def _is_table(self, X: Any) -> bool:
         """Whether ``X`` is a long table. A frame without ``set_id`` is refused: its rows are no sets."""
-        frame = hasattr(X, "columns")
+        frame = is_table(X)
         if frame and self.set_id is None:
             raise InputError(
                 "X is a table; name the column of its sets with set_id (a list of frames is a list of sets)"
@@ -172,7 +173,7 @@ class SetEstimator(BaseEstimator):
         """The sets and targets of a training table, whose schema is kept."""
         assert self.set_id is not None
         options: dict[str, Any] = {"time": self.time, "static": self.static or ()}
-        if isinstance(y, str):
+        if _names_columns(y):
             options |= {"target": y, "task": self._task}
         table = read_table(X, set_id=self.set_id, **options)
         self.schema_ = table.schema
@@ -186,9 +187,9 @@ class SetEstimator(BaseEstimator):
 
     def _labels_of(self, table: Table, y: Any) -> np.ndarray:
         """The target of each set of a table, from its column ``y`` or a Series indexed by set."""
-        if isinstance(y, str):
+        if _names_columns(y):
             if table.labels is None:
-                raise InputError(f"y must name the target column, {table.schema.target!r}; got {y!r}")
+                raise InputError(f"y must name the target column, {', '.join(table.schema.targets)}; got {y!r}")
             return table.labels
         if not hasattr(y, "reindex"):
             raise InputError(f"y must be a column of the table or a Series indexed by set; got {type(y).__name__}")
@@ -339,6 +340,10 @@ def why_no_penalty(model: SetModel) -> str | None:
     if not isinstance(getattr(model, "recurrence", None), Recurrence):
         return f"a {model.name} model has no recurrence to penalise and is trained without a penalty"
     return None
+
+
+def _names_columns(y: Any) -> bool:
+    return isinstance(y, str) or (isinstance(y, (list, tuple)) and all(isinstance(name, str) for name in y))
 
 
 def _is_list(X: Any) -> bool:

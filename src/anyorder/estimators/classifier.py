@@ -20,7 +20,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     __doc__ = f"""A class for each set, from a recurrent model trained to ignore order.
     {PARAMETERS}, ``classes_``.
 
-    ``class_weight``: "balanced", or a dict of weights by class.
+    ``class_weight``: "balanced", or a dict of weights by class. ``y [N, K]`` of 0 and 1 are K labels (multilabel).
 
     >>> X = [np.random.default_rng(n).random((n % 4 + 1, 2)) for n in range(40)]
     >>> y = ["many" if len(x) > 2 else "few" for x in X]
@@ -31,23 +31,33 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     class_weight: Any = None
 
-    _loss = "cross-entropy"
     _task = "classification"
     _shape = ()
 
+    @property
+    def _loss(self) -> str:
+        return "binary-cross-entropy" if self._shape else "cross-entropy"
+
     def predict_proba(self, X: Any, orderings: int = 1) -> np.ndarray:
-        """The probability of each class ``[N, classes]``, or its mean over random ``orderings``."""
+        """The probability of each class (or label) ``[N, classes]``, or its mean over random ``orderings``."""
         return self._outputs(X, orderings)
 
     def _finish(self, output: Tensor) -> Tensor:
         """What is averaged over orderings."""
-        return output.softmax(1)
+        return output.sigmoid() if self._shape else output.softmax(1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of the predictions for the sets ``X``."""
         return super().score(*self._sets_and_labels(X, y), sample_weight)
 
     def _encoded_targets(self, y: Any) -> tuple[np.ndarray, int]:
+        y = np.asarray(y)
+        self._shape = y.shape[1:] if y.ndim == 2 and y.shape[1] > 1 else ()
+        if self._shape:
+            if self.class_weight is not None or not np.isin(y, [0, 1]).all():
+                raise InputError("y of several labels must hold 0 and 1, and takes no class_weight")
+            self.classes_ = np.arange(y.shape[1])
+            return y.astype(np.int64), y.shape[1]
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
@@ -56,4 +66,9 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         return index.astype(np.int64), len(self.classes_)
 
     def _answers(self, outputs: np.ndarray) -> np.ndarray:
-        return self.classes_[outputs.argmax(1)]
+        return (outputs > 0.5).astype(np.int64) if self._shape else self.classes_[outputs.argmax(1)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

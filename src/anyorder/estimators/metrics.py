@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,29 +39,55 @@ def _of_numbers(truth: np.ndarray, values: np.ndarray) -> Metrics:
     return metrics | ({"r2": r2_score(truth, values)} if np.ptp(truth) > 0 else {})
 
 
-def metrics_of(task: str, truth: np.ndarray, predicted: np.ndarray, seed: int = 0) -> Metrics:
-    """The metrics of predictions (probabilities, or numbers), each with ``…_ci``, a 95 % interval (bootstrap)."""
-    measure = _measure(task)
+def _of_labels(truth: np.ndarray, shares: np.ndarray) -> Metrics:
+    return _of_classes(truth, np.stack([1 - shares, shares], 1))
+
+
+_MEASURES = {"classification": _of_classes, "multilabel": _of_labels, "regression": _of_numbers}
+
+
+def metrics_of(
+    task: str, truth: np.ndarray, predicted: np.ndarray, seed: int = 0, targets: Sequence[str] = ()
+) -> Metrics:
+    """The metrics of predictions (probabilities, or numbers), each with ``…_ci``, a 95 % interval (bootstrap).
+
+    Those of several ``targets`` are named "… of TARGET".
+    """
+
+    def measure(truth: np.ndarray, predicted: np.ndarray) -> Metrics:
+        if truth.ndim == 1:
+            return _MEASURES[task](truth, predicted)
+        parts = {name: _MEASURES[task](*part) for name, *part in zip(targets, truth.T, predicted.T, strict=True)}
+        return {f"{name} of {target}": value for target, part in parts.items() for name, value in part.items()}
+
     values, draws = measure(truth, predicted), _bootstrap(measure, len(truth), seed, truth, predicted)
     known = {name: [draw[name] for draw in draws if name in draw] for name in values}
     intervals = {f"{name}_ci": np.quantile(v, [0.025, 0.975]).tolist() for name, v in known.items() if v}
     return {name: float(value) for name, value in values.items()} | intervals
 
 
+def main_metric(task: str) -> str:
+    """The metric by which models are compared; less is better."""
+    return "rmse" if task == "regression" else "log_loss"
+
+
+def loss_of(task: str, truth: np.ndarray, predicted: np.ndarray) -> float:
+    """The main metric; of several targets its mean, that of numbers in units of their own spread."""
+    if truth.ndim == 1:
+        return _MEASURES[task](truth, predicted)[main_metric(task)]
+    units = np.maximum(truth.std(axis=0), 1e-300) if task == "regression" else np.ones(truth.shape[1])
+    parts = zip(truth.T, predicted.T, units, strict=True)
+    return float(np.mean([loss_of(task, one, other) / unit for one, other, unit in parts]))
+
+
 def difference(task: str, truth: np.ndarray, one: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[str, Any]:
     """The name of the main metric, and the interval of how far ``one`` is ahead in it, over the same sets."""
-    measure = _measure(task)
 
-    def ahead(*parts: np.ndarray) -> Metrics:
-        return {"gap": measure(parts[0], parts[2])[main] - measure(parts[0], parts[1])[main]}
+    def ahead(truth: np.ndarray, one: np.ndarray, other: np.ndarray) -> Metrics:
+        return {"gap": loss_of(task, truth, other) - loss_of(task, truth, one)}
 
-    main = "log_loss" if task == "classification" else "rmse"  # less is better
     draws = [draw["gap"] for draw in _bootstrap(ahead, len(truth), seed, truth, one, other)]
-    return main, np.quantile(draws, [0.025, 0.975]).tolist()
-
-
-def _measure(task: str) -> Callable[..., Metrics]:
-    return _of_classes if task == "classification" else _of_numbers
+    return main_metric(task), np.quantile(draws, [0.025, 0.975]).tolist()
 
 
 def _bootstrap(measure: Callable[..., Metrics], size: int, seed: int, *parts: np.ndarray) -> list[Metrics]:

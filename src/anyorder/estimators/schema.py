@@ -18,6 +18,7 @@ from anyorder.estimators.features import FARTHEST, Feature, feature_of
 from anyorder.estimators.sources import open_table, read_columns
 
 TASKS = ("classification", "regression")
+MULTILABEL = "multilabel"  # classification with several targets of 0 and 1
 MISSING = ("error", "drop-row", "mean", "zero")
 
 
@@ -25,14 +26,14 @@ MISSING = ("error", "drop-row", "mean", "zero")
 class TableSchema:
     """What was learnt from a training table, to read another table the same way.
 
-    ``classes`` are the target's values in the order of the class numbers, None for regression. With ``time`` there are
+    ``classes`` are the target's values in the order of the class numbers, None for other tasks. With ``time`` there are
     two more columns: the time since the set's start, and the logarithm of the time since the last distinct time, both
     in units of ``gap``, the typical time between two. All members of a tie have the same.
     """
 
     set_id: str
     features: tuple[Feature, ...]
-    target: str | None = None
+    targets: tuple[str, ...] = ()
     time: str | None = None
     missing: str = "error"
     task: str | None = None
@@ -56,11 +57,12 @@ class TableSchema:
         try:
             features, static = (tuple(feature_of(f) for f in values[part]) for part in ("features", "static"))
             real_number("gap", values["gap"], above=0)
-            one_of("task", values["task"], TASKS if values["target"] else (None,))
+            one_of("task", values["task"], (*TASKS, MULTILABEL) if values["targets"] else (None,))
             one_of("missing", values["missing"], MISSING)
             classes = tuple(values["classes"]) if values["task"] == "classification" else None
-            hash(classes)  # names and numbers; not lists
-            return cls(**{**values, "features": features, "static": static, "classes": classes})
+            tuples = {"features": features, "static": static, "classes": classes, "targets": tuple(values["targets"])}
+            hash((classes, tuples["targets"]))  # names and numbers; not lists
+            return cls(**{**values, **tuples})
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"this is not a table schema of anyorder: {str(error)[:200]}") from None
 
@@ -70,9 +72,9 @@ class TableSchema:
         Every set of the table stays. A set whose rows were all dropped is empty.
         """
         opened = open_table(source)
-        target = self.target if with_target and self.target in opened.schema.names else None
-        roles = {"set_id": self.set_id, "time": self.time, "target": target}
-        return self._sets(read_columns(opened, source, roles, self._columns), target)
+        targets = self.targets if with_target and {*self.targets} <= {*opened.schema.names} else ()
+        roles = {"set_id": self.set_id, "time": self.time}
+        return self.sets_of(read_columns(opened, source, roles, self._columns, targets), targets)
 
     def encode(self, rows: Any) -> Tensor:
         """Rows of one set (a frame, or a mapping of columns) as elements ``[n, D]``; with times, from its start on."""
@@ -114,7 +116,7 @@ class TableSchema:
             "static": [feature.name for feature in self.static],
         }
 
-    def _sets(self, frame: pd.DataFrame, target: str | None) -> Table:
+    def sets_of(self, frame: pd.DataFrame, named: Sequence[str]) -> Table:
         """The rows grouped by set in the order of first appearance, sorted by time; ties stay as in the table."""
         numbers, ids = pd.factorize(frame[self.set_id])
         kept = complete_rows(frame, self._columns, self.missing)
@@ -131,14 +133,15 @@ class TableSchema:
                 refuse_rows(differs, f"static feature {feature.name!r} varies inside a set", advice)
             static, more = self._encoded(first, self.static)
             unseen |= more
-        targets = None
-        if target is not None:
+        columns = []
+        for target in named:
             labels = self._labels(kept[target])
             of_set = np.zeros(len(ids), dtype=labels.to_numpy().dtype)
             of_set[sets] = labels
             advice = f"give each set ({self.set_id}) one target"
             refuse_rows(labels != of_set[sets], f"target {target!r} varies inside a set", advice)
-            targets = torch.from_numpy(of_set)
+            columns.append(torch.from_numpy(of_set))
+        targets = torch.stack(columns, 1) if len(columns) > 1 else columns[0] if columns else None
         offsets = np.concatenate([[0], np.bincount(sets, minlength=len(ids)).cumsum()])
         data = SetData(elements, torch.from_numpy(offsets), targets, ties=ties, static=static)
         notes = self._notes(elements, len(kept), unseen)
@@ -205,7 +208,10 @@ class TableSchema:
             values = pd.to_numeric(target_values(pd.Series(distinct)), errors="coerce").to_numpy(dtype=np.float64)
             labels = pd.Series(values[rows], column.index)
             far = ~(labels.abs() <= LARGEST)
-            refuse_rows(far, f"target {self.target!r} is no number that float32 holds", "correct it")
+            refuse_rows(far, f"target {column.name!r} is no number that float32 holds", "correct it")
+            if self.task == MULTILABEL:
+                refuse_rows(~labels.isin([0, 1]), f"target {column.name!r} is not 0 or 1", "correct it")
+                labels = labels.astype(np.int64)
             return labels
         known = {value: number for number, value in enumerate(self.classes)}
         names = (as_text if isinstance(self.classes[0], str) else target_values)(pd.Series(distinct)).tolist()
@@ -213,7 +219,7 @@ class TableSchema:
         unknown = labels < 0
         shown = names[rows[unknown.argmax()]] if len(rows) else ""
         advice = f"the model's classes are {', '.join(map(str, self.classes[:10]))}"
-        refuse_rows(unknown, f"target {self.target!r} holds an unknown class ({shown!r})", advice)
+        refuse_rows(unknown, f"target {column.name!r} holds an unknown class ({shown!r})", advice)
         return labels
 
 
@@ -230,7 +236,7 @@ class Table:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The target of each set as it stands in the table."""
+        """The target of each set as it stands in the table; of several targets ``[N, K]``."""
         targets, classes = self.data.targets, self.schema.classes
         return None if targets is None else targets.numpy() if classes is None else np.array(classes)[targets.numpy()]
 

@@ -21,15 +21,15 @@ from anyorder.data.sets import SetData
 from anyorder.deploy.save import open_model, save
 from anyorder.deploy.stream import Stream
 from anyorder.estimators.classifier import SetClassifier
-from anyorder.estimators.metrics import Metrics, as_lines, difference, metrics_of
+from anyorder.estimators.metrics import Metrics, as_lines, difference, loss_of, main_metric, metrics_of
 from anyorder.estimators.regressor import LOSSES, SetRegressor
-from anyorder.estimators.schema import Table, TableSchema
+from anyorder.estimators.schema import MULTILABEL, Table, TableSchema
 from anyorder.estimators.tables import TableWarning, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
 _FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell
 _SMALL = 2000  # sets, below which the network is narrow
-_KINDS = {"classification": SetClassifier, "regression": SetRegressor}
+_KINDS = {"classification": SetClassifier, MULTILABEL: SetClassifier, "regression": SetRegressor}
 
 
 class TableModel:
@@ -108,7 +108,7 @@ class TableModel:
         df: Any,
         *,
         set_id: str,
-        target: str,
+        target: str | Sequence[str],
         time: str | None = None,
         name: str | None = None,
         value: str | None = None,
@@ -133,11 +133,9 @@ class TableModel:
             tell(line)
         _warn(table, say)
         task = table.schema.task
-        assert task is not None
-        if task == "classification":
-            self.options.pop("loss", None)
-        else:
-            self.options.pop("class_weight", None)
+        if task is None:
+            raise InputError("target must name a column, or several; got none")
+        self.options.pop("class_weight" if task == "regression" else "loss", None)
         data = self._joined(table.data)
         train, test = self._split(table)
         model_options = dict(self.options.get("model_options") or {})
@@ -171,12 +169,17 @@ class TableModel:
         return table
 
     def predict(self, df: Any, orderings: int = 1) -> pd.DataFrame:
-        """A row for each set: its id, ``prediction`` and, of classes, ``probability_…`` of each."""
+        """A row for each set: its id, ``prediction`` and, of classes, ``probability_…`` of each.
+
+        Several targets have columns ``prediction_…`` and, of labels, ``probability_…``.
+        """
         table = self.read(df, with_target=False)
         outputs = self._outputs(self._joined(table.data), orderings)
-        columns = [outputs]
+        columns = [outputs] if outputs.ndim == 1 else [*outputs.T]
         if self.schema.classes is not None:
-            columns = [self.estimator.classes_[outputs.argmax(axis=1)], *outputs.T]
+            columns = [self.estimator.classes_[outputs.argmax(axis=1)], *columns]
+        elif self.schema.task == MULTILABEL:
+            columns = [*(outputs.T > 0.5).astype(int), *columns]
         return pd.DataFrame(dict(zip(self._columns(), [table.set_ids, *columns], strict=True)))
 
     def evaluate(self, df: Any) -> Metrics:
@@ -185,8 +188,7 @@ class TableModel:
         ``…_ci`` are 95 % intervals over sets.
         """
         table = self._with_target(df)
-        outputs = self._outputs(self._joined(table.data))
-        return metrics_of(self.schema.task, table.data.targets.numpy(), outputs, self.random_state)  # type: ignore
+        return self._metrics(table.data.targets.numpy(), self._outputs(self._joined(table.data)))  # type: ignore
 
     def importance(self, df: Any, repeats: int = 3) -> pd.DataFrame:
         """How much worse the log loss (or RMSE) gets when a feature's values are dealt to other rows at random.
@@ -195,7 +197,7 @@ class TableModel:
         """
         table = self._with_target(df)
         data, draws = table.data, np.random.default_rng(self.random_state)
-        metric = "log_loss" if self.schema.task == "classification" else "rmse"
+        metric = main_metric(self.schema.task)
         parts = [("elements", feature.name, feature.width) for feature in self.schema.features]
         parts += [("elements", self.schema.time, 2)] if self.schema.time is not None else []
         starts = [*np.cumsum([0, *(width for *_, width in parts)])[:-1]]
@@ -204,7 +206,7 @@ class TableModel:
         rows, truth = [], data.targets.numpy()  # type: ignore[union-attr]
 
         def loss(of: SetData) -> float:
-            return metrics_of(self.schema.task, truth, self._outputs(self._joined(of)))[metric]
+            return loss_of(self.schema.task, truth, self._outputs(self._joined(of)))
 
         given = loss(data)
         for (kind, name, width), start in zip([*parts, *static], starts, strict=True):
@@ -245,7 +247,8 @@ class TableModel:
         elements = [rows[data.offsets[i] : data.offsets[i + 1]].numpy() for i in chosen.tolist()]
         options["set_names"] = [str(table.set_ids[i]) for i in chosen.tolist()]
         classes = None if self.schema.classes is None else [str(c) for c in self.schema.classes]
-        report = audit(outputs, elements, labels=labels, task=self.schema.task, class_names=classes, **options)
+        task = "regression" if classes is None else "classification"
+        report = audit(outputs, elements, labels=labels, task=task, class_names=classes, **options)
         shown = [
             dataclasses.replace(case, elements=self.schema.decode(data.elements[case.elements[:, 0].astype(int)]))
             for case in report.worst
@@ -273,9 +276,10 @@ class TableModel:
             raise InputError(f"{path} holds a model that was not trained on a table; use anyorder.load")
         schema = TableSchema.from_dict(kept["table"])
         estimator, network = saved.estimator, saved.model
-        classes = tuple(getattr(estimator, "classes_", np.array([])).tolist())
-        fits = (schema.width, schema.classes or ()) == (network.in_features, classes)
-        if not fits or len(classes) not in (0, network.out_features):
+        classes = schema.classes or range(len(schema.targets))
+        known = [*classes] if schema.task == "regression" else getattr(estimator, "classes_", np.array([])).tolist()
+        fits = (schema.width, len(classes), [*classes]) == (network.in_features, network.out_features, known)
+        if not fits or isinstance(estimator, SetRegressor) != (schema.task == "regression"):
             raise InputError(f"{path}: the table's schema in config.json does not fit the model; use another copy")
         model = cls(task=schema.task, missing=schema.missing, tie_within=schema.tie_within, pooled=kept["pooled"])
         model.estimator, model.schema, model.held_out = estimator, schema, kept["held_out"]
@@ -308,7 +312,8 @@ class TableModel:
     def _with_target(self, df: Any) -> Table:
         table = self.read(df)
         if table.data.targets is None:
-            raise InputError(f"the table has no target column {self.schema.target!r}, which the metrics need")
+            names = ", ".join(map(repr, self.schema.targets))
+            raise InputError(f"the table has no target column {names}, which the metrics need")
         return table
 
     def _joined(self, data: SetData) -> SetData:
@@ -320,9 +325,12 @@ class TableModel:
         return dataclasses.replace(data, static=static)
 
     def _outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
-        """Probabilities ``[N, K]``, or numbers ``[N]``."""
-        read = self.estimator.predict if self.schema.classes is None else self.estimator.predict_proba
+        """Probabilities ``[N, K]``, or numbers ``[N]``; of several targets ``[N, K]``."""
+        read = self.estimator.predict if self.schema.task == "regression" else self.estimator.predict_proba
         return read(data, orderings)
+
+    def _metrics(self, truth: np.ndarray, outputs: np.ndarray) -> Metrics:
+        return metrics_of(self.schema.task, truth, outputs, self.random_state, self.schema.targets)
 
     def _split(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """The sets to learn from, and those held out; of each class its share, where it has two sets."""
@@ -342,28 +350,25 @@ class TableModel:
         task, data = self.schema.task, table.data
         truth = data.targets.numpy()  # type: ignore[union-attr]
         ours = self._outputs(self._joined(data.select(test)))
-        self.held_out = {"sets": len(test), "model": metrics_of(task, truth[test], ours, self.random_state)}
+        self.held_out = {"sets": len(test), "model": self._metrics(truth[test], ours)}
         if not self.yardstick:
             return
         features = pooled(data, self.schema)
         features = features if data.static is None else np.hstack([data.static.numpy(), features])
         weight = self.options.get("class_weight")
         weights = None if weight is None else compute_sample_weight(weight, table.labels[train])  # type: ignore[index]
-        rival = boosted(task, features[train], truth[train], weights, self.random_state)
-        theirs = rival.predict(features[test])
-        if task == "classification":
-            theirs = np.zeros_like(ours)
-            theirs[:, rival.classes_] = rival.predict_proba(features[test])
-        self.held_out["yardstick"] = metrics_of(task, truth[test], theirs, self.random_state)
+        theirs = boosted(task, features[train], truth[train], features[test], ours.shape, weights, self.random_state)
+        self.held_out["yardstick"] = self._metrics(truth[test], theirs)
         self.held_out["ahead"] = difference(task, truth[test], ours, theirs, self.random_state)
 
     def _check_progress(self, targets: np.ndarray) -> None:
         """Refuse a network whose loss ends far above that of a constant prediction: the best epoch was luck."""
         first, loss = (self.estimator.history_[epoch]["loss"] for epoch in (0, -1))
         constant = 1.0
-        if self.schema.task == "classification":
-            shares = np.bincount(targets) / len(targets)
-            constant = -float((shares * np.log(np.maximum(shares, 1e-12))).sum())
+        if self.schema.task != "regression":
+            of_one, mean = np.bincount(targets.flat) / targets.size, targets.mean(0)
+            shares = of_one if targets.ndim == 1 else np.stack([1 - mean, mean])
+            constant = -float((shares * np.log(np.maximum(shares, 1e-12))).sum(0).mean())
         elif self.options.get("loss") == "poisson":
             return
         if loss > _FAILED[loss <= first] * max(constant, 0.1):
@@ -375,7 +380,10 @@ class TableModel:
 
     def _columns(self) -> list[str]:
         """The names of the columns of predictions."""
-        names = [self.schema.set_id, "prediction", *(f"probability_{c}" for c in self.schema.classes or ())]
+        schema = self.schema
+        several = [f"_{target}" for target in schema.targets] if len(schema.targets) > 1 else [""]
+        shares = [f"_{c}" for c in schema.classes or ()] or (several if schema.task == MULTILABEL else [])
+        names = [schema.set_id, *(f"prediction{end}" for end in several), *(f"probability{end}" for end in shares)]
         if self.schema.set_id in names[1:]:
             raise InputError(f"the column {self.schema.set_id!r} has the name of a column of predictions; rename it")
         return names
@@ -417,13 +425,15 @@ class TableStream:
                 raise InputTypeError(f"static must hold the static features {names}; got None")
             given = schema.encode_static(static)[0]
         output = self._stream.value(given)
-        return output if schema.classes is None else output.softmax(0)
+        return output if schema.task == "regression" else self._model.estimator._finish(output[None])[0]
 
 
 def _about(table: Table) -> list[str]:
     """What was read, in lines."""
     data, schema = table.data, table.schema
     aim = f"{len(schema.classes)} classes" if schema.classes else "a number"
+    if len(schema.targets) > 1:
+        aim = f"{len(schema.targets)} {'labels' if schema.task == MULTILABEL else 'numbers'}"
     lines = [
         f"{len(data)} sets of {int(data.lengths.min())} to {int(data.lengths.max())} elements, {len(data.elements)} "
         f"rows, {len(schema.features)} features, {aim} to predict"

@@ -16,7 +16,7 @@ import pandas as pd
 from anyorder.checks import InputError, one_of
 from anyorder.estimators.columns import parsed, target_values
 from anyorder.estimators.features import Feature
-from anyorder.estimators.schema import MISSING, TASKS, Table, TableSchema, complete_rows
+from anyorder.estimators.schema import MISSING, MULTILABEL, TASKS, Table, TableSchema, complete_rows
 from anyorder.estimators.sources import name_of, open_table, read_columns
 
 _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
@@ -31,7 +31,7 @@ def read_table(
     source: Any,
     *,
     set_id: str,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     time: str | None = None,
     features: Sequence[str] | None = None,
     categorical: Sequence[str] = (),
@@ -49,6 +49,7 @@ def read_table(
             columns.
         set_id: Name of the column that names each row's set.
         target: Name of the target column. A text or boolean target means classification, a float one regression.
+            Several names are several numbers, or labels of 0 and 1.
         time: Name of the column of times that orders the rows of a set. Default: the order of the rows. Rows of one
             time are a tie (``Table.data.ties``).
         features: Names of the feature columns. Default: every other column.
@@ -71,11 +72,14 @@ def read_table(
     one_of("task", task, (None, *TASKS))
     if (value is None) != (name is None) or (tie_within is not None and time is None):
         raise InputError("name and value go together, and tie_within needs time; got one without the other")
-    given = {"set_id": set_id, "time": time, "target": target, "name": name}
+    given = {"set_id": set_id, "time": time, "name": name}
     roles = {role: str(column) for role, column in given.items() if column is not None}  # pandas may name by numbers
     of_sets, of_names = [*map(str, static)], [] if value is None else [str(value)]
+    targets = [*map(str, target)] if isinstance(target, (list, tuple)) else [] if target is None else [str(target)]
     opened = open_table(source)
-    others = [column for column in opened.schema.names if column not in {*roles.values(), *of_sets, *of_names}]
+    others = [
+        column for column in opened.schema.names if column not in {*roles.values(), *targets, *of_sets, *of_names}
+    ]
     chosen = others if features is None else [*map(str, features)]
     if not (chosen or name or time) or (features is None and _ROW_NUMBERS & {*chosen}):
         raise InputError(
@@ -84,7 +88,7 @@ def read_table(
         )
     categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical]
     lists = {"features": chosen, "static": of_sets, "value": of_names}
-    frame = read_columns(opened, source, roles, lists)
+    frame = read_columns(opened, source, roles, lists, targets)
     kept = complete_rows(frame, lists, missing)
     if kept.empty:
         raise InputError(f"no row of {name_of(source)} is complete; choose another rule for missing than {missing!r}")
@@ -94,21 +98,21 @@ def read_table(
     first = kept[~kept[roles["set_id"]].duplicated()]
     whole = tuple(Feature.learn(column, first[column], column in categories) for column in of_sets)
     classes = None
-    if target is not None:
-        task, classes = _task(kept[roles["target"]], task)
+    if targets:
+        task, classes = _task(kept[targets], task)
     schema = TableSchema(
-        roles["set_id"], learnt, roles.get("target"), roles.get("time"), missing, task, classes, whole, tie_within
+        roles["set_id"], learnt, tuple(targets), roles.get("time"), missing, task, classes, whole, tie_within
     )
     if time is not None:
         gaps = schema._ties(kept, pd.factorize(kept[roles["set_id"]])[0])[3]
         schema = replace(schema, gap=float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0)
-    table = schema._sets(frame, schema.target)
+    table = schema.sets_of(frame, targets)
     full = table.data.lengths > 0
     data, notes = table.data.select(full), [*table.notes, *_traps(kept, schema)]
     if classes is not None:
         assert data.targets is not None
         alone = np.flatnonzero(np.bincount(data.targets.numpy(), minlength=len(classes)) == 1)
-        notes += [f"class {classes[i]!r} of {target!r} has one set; give it more, or leave it out" for i in alone]
+        notes += [f"class {classes[i]!r} of {targets[0]!r} has one set; give it more, or leave it out" for i in alone]
     return replace(table, data=data, set_ids=table.set_ids[full.numpy()], notes=notes)
 
 
@@ -148,8 +152,17 @@ def _strange_categories(categories: pd.Series, rows: int) -> str:
     return ""
 
 
-def _task(column: pd.Series, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
-    """The task of a target column, and the classes in their order."""
+def _task(columns: pd.DataFrame, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
+    """The task of the target columns, and the classes of a single one in their order."""
+    if columns.shape[1] > 1:
+        known = [_task_of(columns[name], task) for name in columns]
+        if len({task for task, _ in known}) > 1:
+            raise InputError(f"targets {[*columns]} must be all amounts or all labels of 0 and 1; got some of each")
+        return (MULTILABEL if known[0][0] == "classification" else "regression"), None
+    return _task_of(columns.iloc[:, 0], task)
+
+
+def _task_of(column: pd.Series, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
     values, fault = target_values(column.drop_duplicates()), None
     kind = values.dtype.kind
     if task is None:

@@ -51,8 +51,26 @@ def _statistics(values: np.ndarray, groups: np.ndarray, count: int, ties: np.nda
     return found.reindex(np.arange(count)).to_numpy()
 
 
-def boosted(task: str, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, seed: int) -> Any:
-    """Gradient boosting on pooled features, fitted in seconds."""
-    kind: Any = HistGradientBoostingClassifier if task == "classification" else HistGradientBoostingRegressor
+def boosted(
+    task: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    others: np.ndarray,
+    shape: tuple[int, ...],
+    weights: np.ndarray | None,
+    seed: int,
+) -> np.ndarray:
+    """What gradient boosting, fitted on pooled features in seconds, predicts for ``others``: an array of ``shape``."""
+    if labels.ndim == 2:
+        parts = [boosted(task, features, column, others, shape[:1], weights, seed) for column in labels.T]
+        return np.stack(parts, 1)
+    kind: Any = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
     model = kind(learning_rate=0.05, max_iter=150, max_leaf_nodes=15, max_features=0.3, random_state=seed)
-    return model.fit(features, labels, sample_weight=weights)
+    if task != "regression" and len(np.unique(labels)) == 1:
+        return np.full(shape, labels[0], dtype=np.float64)
+    model.fit(features, labels, sample_weight=weights)
+    if task == "regression":
+        return model.predict(others)
+    shares = np.zeros(shape if len(shape) == 2 else (*shape, 2))
+    shares[:, model.classes_] = model.predict_proba(others)
+    return shares if len(shape) == 2 else shares[:, 1]

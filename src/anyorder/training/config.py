@@ -36,6 +36,7 @@ def _distance(measure: Callable[..., Tensor], output: Tensor, target: Tensor) ->
 
 LOSSES: dict[str, Loss] = {
     "cross-entropy": _cross_entropy,
+    "binary-cross-entropy": functools.partial(_distance, F.binary_cross_entropy_with_logits),  # of labels 0 and 1
     "mse": functools.partial(_distance, F.mse_loss),
     "l1": functools.partial(_distance, F.l1_loss),
     "huber": functools.partial(_distance, F.huber_loss),
