@@ -21,11 +21,13 @@ class Task:
     """A label of sets of whole numbers.
 
     ``label`` maps values ``[N, n]`` to ``[N]``. ``kind`` decides loss and metrics: ``"integer"`` (L1 loss, accuracy
-    after rounding), ``"real"`` (L1 loss, RMSE) or ``"binary"`` (cross-entropy, accuracy).
+    after rounding), ``"real"`` (L1 loss, RMSE) or ``"binary"`` (cross-entropy, accuracy). ``ordered``: the label
+    depends on the order of the values.
     """
 
     label: Callable[[Tensor], Tensor]
     kind: str = "integer"
+    ordered: bool = False
 
     def sample(
         self, samples: int, n: int | Sequence[int], *, alphabet: int, generator: torch.Generator | None = None
@@ -78,7 +80,7 @@ TASKS = {
     "sum": Task(lambda values: values.sum(1)),
     "range": Task(lambda values: values.amax(1) - values.amin(1)),
     "variance": Task(lambda values: values.double().var(1, correction=0), kind="real"),
-    "half-range": Task(_half_range),
+    "half-range": Task(_half_range, ordered=True),
 }
 
 

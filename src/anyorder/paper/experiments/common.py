@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from anyorder.paper.runner.trial import Chart, Plan, Setting, Trial
+from anyorder.models import FOLD_PRESETS
+from anyorder.paper.runner.trial import Chart, Plan, Setting, Trial, grid
 
 DECADES = [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
 WEIGHTS = [1.0, 10.0, 100.0]
@@ -16,12 +17,25 @@ POOLED = [
     {"learning_rate": 0.01, "pooling": "max"},
 ]
 
+# A fold is chosen like any other cell: kinds of channels, the rates of the other recurrences, and weights.
+FOLD: Setting = {"cell": "fold", "activation": "relu", "settle": 0.1, "readout": None}
+SUMS, MOMENTS, EXTREMES, PRODUCTS, ORDER = (
+    {**FOLD, **FOLD_PRESETS[name]} for name in ("sums", "moments", "extremes", "products", "order")
+)
+MIXED: Setting = {**FOLD, "channels": {"affine": 48, "product": 16, "max": 16}, "readout": [64]}
+FOLDS = [SUMS, MOMENTS, EXTREMES, MIXED]
+
 # The frozen random input of Janossy pooling's protocol, at half its width.
 ARITHMETIC = {
     **{"alphabet": 100, "embedding": 50, "cell": "gru", "hidden": 80, "validation": 2000, "test": 5000},
     **{"batch_size": 100, "learning_rate": 0.005},
 }
 CURVES = [Chart("epoch", "validation", curve=True), Chart("epoch", "gap", curve=True)]
+
+
+def each(settings: Sequence[Setting], **choices: Sequence[Any]) -> list[dict[str, Any]]:
+    """Every one of ``settings`` with every combination of the choices."""
+    return [{**setting, **choice} for setting in settings for choice in grid(**choices)]
 
 
 def seconds_on_numbers(trial: Trial) -> float:

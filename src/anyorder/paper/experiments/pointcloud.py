@@ -5,7 +5,7 @@ from typing import Any
 
 from anyorder.paper.data import datasets, generated
 from anyorder.paper.data.datasets import Dataset
-from anyorder.paper.experiments.common import CURVES, scales
+from anyorder.paper.experiments.common import CURVES, FOLD, scales
 from anyorder.paper.runner.arms import run
 from anyorder.paper.runner.trial import Expected, Experiment, Plan, Run, grid
 
@@ -48,21 +48,31 @@ AUGMENTED = {"stretch": 1.25, "label_smoothing": 0.1, "mixed_precision": "bf16"}
 MORE, LESS = {"dropout": 0.1, "readout_dropout": 0.5}, {"dropout": 0.0, "readout_dropout": 0.3}
 SIRE = {"penalty_weight": 0.1, "prefixes": "given", "pairs": 2}
 DEEPSETS = {"equivariant": True, "pooling": "max"}
-SECONDS = {"deepsets": 96, "plain": 241, "pi-sgd": 241, "set-transformer": 179}  # an epoch of ten clouds a shape
+FOLDS = {**FOLD, "channels": {"affine": 128, "max": 128}, "readout": [256]}
+SECONDS = {
+    "deepsets": 96,
+    "pointnet": 80,
+    "plain": 241,
+    "pi-sgd": 241,
+    "set-transformer": 179,
+}  # an epoch of ten clouds a shape
 
 hundred = Plan(
     fixed={**MODELS, **TRAINING, **AUGMENTED, "points": 100, "begin_with": 40, "epochs": 8},
     methods={
         "sire+shuffle": [{**SIRE, **dropouts} for dropouts in (MORE, LESS)],
         "deepsets": [{**DEEPSETS, "dropout": dropout} for dropout in (0.2, 0.0)],
+        "pointnet": [{"pooling": "max", "dropout": dropout} for dropout in (0.2, 0.0)],
         "pi-sgd": [{"votes": 1, **dropouts} for dropouts in (MORE, LESS)],
         "plain": [MORE, LESS],
+        "fold+shuffle": [{**FOLDS, **dropouts} for dropouts in (MORE, LESS)],
+        "fold-sire+shuffle": [{**FOLDS, **LESS, "penalty_weight": weight} for weight in (0.1, 1.0, 10.0)],
         # what pi-sgd chose, and a weight to choose
-        "sire-low-dropout+shuffle": [{**SIRE, **LESS, "penalty_weight": weight} for weight in (0.1, 1.0)],
+        "sire-low-dropout+shuffle": [{**SIRE, **LESS, "penalty_weight": weight} for weight in (0.1, 1.0, 0.01)],
         # its products are too small to gain by bfloat16
         "set-transformer": grid(dropout=[0.1, 0.0], inducing=[16], hidden=[128], mixed_precision=["no"]),
     },
-    seeds=3,
+    seeds=5,
     tune_on={"epochs": 1},
     tune_seeds=1,
     seconds=lambda trial: SECONDS.get(trial.method, 276) * trial.setting["epochs"],

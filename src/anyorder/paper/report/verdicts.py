@@ -159,7 +159,7 @@ COMPARED = {
     "parity": [],
     "sub-vs-sire": [Versus("sire", "sub"), Versus("sire", "plain", decides=False)],
     "labels": [Versus("each SIRE", other, over={"alphabet": (100,), "labels": (10000,)}) for other in _RIVALS],
-    "half-range": [Versus("sire", "plain", over={"n": None, "labels": None})],
+    "half-range": [Versus("each SIRE", "plain", over={"n": None, "labels": None})],
     "dial": [],
     "fold": [Versus("fold-sire", other, over={"case": None, "length": None}) for other in ("fold", "invariant")],
     "lengths": [
@@ -273,7 +273,8 @@ def _named(name: str, here: Rows) -> list[str]:
     which, _, kind = name.partition(" ")
     if not kind:
         return [name]
-    methods = [method for method in _methods(here) if method.startswith("sire") == (kind == "SIRE")]
+    methods = [method for method in _methods(here) if not method.startswith("fold")]  # the paper has none
+    methods = [method for method in methods if method.startswith("sire") == (kind == "SIRE")]
     if which == "each":
         return methods
     losses = {method: sample_of(here, "loss", method, part="validation").mean for method in methods}
@@ -326,11 +327,7 @@ def _weights_and_epochs(chosen: Rows, rows: Rows) -> Iterator[Comparison]:
     """SIRE against SUB at the paper's own weights, .001 to .1, and by how fast each converges at its best."""
     sides, epochs = [], []
     for method in ("sire", "sub"):
-        mine = [row for row in rows if row["method"] == method]
-        weights = [weight for weight in _values(mine, "penalty_weight") if weight <= 0.1]
-        losses = [sample_of(mine, "loss", part="validation", penalty_weight=weight).mean for weight in weights]
-        weight = min(zip(losses, weights, strict=True), default=(0.0, None))[1]
-        sides.append((f"{method}, weight {weight}", sample_of(mine, "accuracy", penalty_weight=weight)))
+        sides.append((f"{method}-paper", sample_of(chosen, "accuracy", f"{method}-paper")))
         curves = {row["seed"]: row["curve"] for row in chosen if row["method"] == method and row.get("curve")}
         reached = {seed: _reached(curve) for seed, curve in curves.items()}
         epochs.append((method, Sample({} if math.inf in reached.values() else reached)))

@@ -25,14 +25,13 @@ from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransforme
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
-from anyorder.paper.runner.trial import ONE_ORDERING, Outcome, Setting, Trial, short, shuffles
+from anyorder.paper.runner.trial import MANY_ORDERINGS, ONE_ORDERING, READS, Outcome, Setting, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty
 from anyorder.penalties.base import trajectory_of
 from anyorder.training.config import TrainConfig, TrainResult
 from anyorder.training.loop import train
 from anyorder.training.predict import predict
 
-VOTES = 20  # orderings that π-SGD averages over on numbers, as many as in Janossy pooling's code
 CURVE_POINTS = 30
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
@@ -83,7 +82,7 @@ def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") ->
     outcomes, sizes = [], []
     for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
         rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
-        problem = Recorded(trial, (rest, held, bags.select(test_index)), 2)
+        problem = Recorded(trial, (rest, held, bags.select(test_index)), 2, READS)
         outcomes += _train_and_test(trial, problem, workdir / f"fold-{number}", device)
         sizes.append(len(test_index))
 
@@ -165,7 +164,7 @@ def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
     """Turn channels of a fold that are nearly sums into sums, if the validation part does not suffer."""
     before, kept = problem.figures(model, problem.validation), copy.deepcopy(model.state_dict())
     elements, lengths = problem.labeled.batch(torch.arange(min(1000, len(problem.labeled))))
-    model.recurrence.settle(elements, lengths, within=within)
+    model.recurrence.settle(model.encode(elements, lengths), lengths, within=within)
     after = problem.figures(model, problem.validation)
     worse = (
         after["rmse"] > 1.05 * before["rmse"]
@@ -188,7 +187,7 @@ class Numbers:
         setting, self.trial = trial.setting, trial
         self.task = TASKS[setting["task"]]
         self.loss = self.task.loss
-        self.reads = VOTES if trial.method == "pi-sgd" else 1
+        self.reads = READS if trial.method == "pi-sgd" else 1
         names = {"train": "labels", "validation": "validation", "unlabeled": "unlabeled"}
         sizes = {part: setting[name] for part, name in names.items() if name in setting}
         drawn = self._drawn(sizes, setting["n"])
@@ -216,19 +215,12 @@ class Numbers:
             elements = (elements.float() - self.units[0]) / self.units[1]
         return SetData(elements, data.offsets, (_targets(data) - self.shift) / self.scale)
 
-    def figures(self, model: nn.Module, data: SetData) -> dict[str, float]:
-        """Loss and metrics in the units of the labels; π-SGD's by the mean over orderings, and by one alone."""
-        prepared = self._prepared(data)
-        found: dict[str, float] = {}
-        for suffix, orderings in ({"": self.reads} | ({ONE_ORDERING: 1} if self.reads > 1 else {})).items():
-            if isinstance(model, RecurrentSetModel):
-                model.orderings = orderings
-            output = predict(model, prepared)
-            output = output.cpu() * self.scale + self.shift
-            loss = self.task.loss(output, _targets(data)).item()
-            metrics = {"loss": loss, **self.task.metrics(output, _targets(data))}
-            found |= {name + suffix: value for name, value in metrics.items()}
-        return found
+    def figures(self, model: nn.Module, data: SetData, reads: int | None = None) -> dict[str, float]:
+        """Loss and metrics in the units of the labels, of the mean over ``reads`` orderings of each set."""
+        if isinstance(model, RecurrentSetModel):
+            model.orderings = reads or self.reads
+        output = predict(model, self._prepared(data)).cpu() * self.scale + self.shift
+        return {"loss": self.task.loss(output, _targets(data)).item(), **self.task.metrics(output, _targets(data))}
 
     def training_figures(self, model: nn.Module, result: TrainResult) -> dict[str, float]:
         some = self.train.select(torch.arange(min(2000, len(self.train))))
@@ -237,7 +229,11 @@ class Numbers:
     def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
         some = self._prepared(test.select(torch.arange(min(GAP_SETS, len(test)))))
         gap = state_gap(model, some, torch.Generator().manual_seed(self.trial.seed))
-        return {**self.figures(model, test), "state_gap_squared": gap}
+        found = {**self.figures(model, test), "state_gap_squared": gap}
+        if isinstance(model, RecurrentSetModel) and not self.task.ordered:
+            suffix, reads = (ONE_ORDERING, 1) if self.reads > 1 else (MANY_ORDERINGS, READS)
+            found |= {name + suffix: value for name, value in self.figures(model, test, reads).items()}
+        return found
 
 
 class Recorded:
@@ -352,7 +348,7 @@ def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
     if method.startswith("sire"):
         prefixes, window = setting.get("prefixes"), setting.get("window")
         return SIRE(prefixes=prefixes, window=window, pairs=setting.get("pairs", 1), relative=False)
-    return SubsetPenalty(pairs=setting.get("pairs", 1), relative=False) if method == "sub" else None
+    return SubsetPenalty(pairs=setting.get("pairs", 1), relative=False) if method.startswith("sub") else None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any
 
 from anyorder.checks import one_of
 
-ONE_ORDERING = "_one_ordering"  # ends the name of a figure by one ordering, beside that of the mean over many
+READS = 20  # orderings of a test set that a recurrence is averaged over, as many as in Janossy pooling's code
+ONE_ORDERING, MANY_ORDERINGS = "_one_ordering", f"_{READS}_orderings"  # end the names of such figures
 
 Row = dict[str, Any]
 Outcome = dict[str, Any]
@@ -30,6 +31,8 @@ def shuffles(method: str) -> bool:
 
 def without_penalty(method: str) -> str:
     """The method that is trained as ``method`` is, without the penalty."""
+    if method.startswith("fold"):
+        return "fold+shuffle" if shuffles(method) else "fold"
     return "pi-sgd" if shuffles(method) else "plain"
 
 
@@ -93,8 +96,9 @@ Candidate = tuple[Setting, list[Trial]]  # a setting, and the trials that it is 
 class Plan:
     """One scale of an experiment.
 
-    ``methods`` gives each method the candidate settings it may choose from, as many for each. ``over`` are the settings
-    reported one by one, not chosen; ``fixed`` is the same for all cells of ``over``, and ``follows(cell)`` is not.
+    ``methods`` gives each method the candidate settings it may choose from, every recurrence the same learning rates.
+    ``over`` are the settings reported one by one, not chosen; ``fixed`` is the same for all cells of ``over``, and
+    ``follows(cell)`` is not.
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
     ``seeds``). It is made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others, and
@@ -153,9 +157,9 @@ class Experiment:
     run of the same trial left.
 
     ``data(scale)``, if given, is loaded once a process (local engine) or once for the whole cluster (Ray) and handed
-    to every run. ``select`` names the validation figure that chooses settings: the least ``loss``, the most
-    ``accuracy``, or the published ``metric`` (accuracy, else RMSE) to two digits, with ties to the candidate that is
-    declared first.
+    to every run. ``select`` names the validation figure that chooses settings: the most ``accuracy``, the least
+    ``loss``, ``mae`` or ``rmse``, or ``metric`` (accuracy, else RMSE) to two digits, with ties to the candidate that
+    is declared first.
     ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
     how we understand what does not hold.
     """
@@ -215,14 +219,14 @@ class Experiment:
     def with_selection(self, rows: Sequence[Row], scale: str) -> list[Row]:
         """``rows`` with ``selected`` true on those of each method's choice, false on all others of this scale.
 
-        A choice is marked as soon as the plan's whole search is finished; further seeds of it are marked as they come.
+        While a search goes on, the choice is the best of the candidates that have been compared so far.
         """
         plan = self.plan(scale)
         most = max([plan.seeds, *(row["seed"] + 1 for row in rows)])
         chosen: set[str] = set()
         for method, cell in itertools.product(plan.methods, grid(**plan.over)):
-            if (choice := self.choice(scale, method, cell, rows)) is not None:
-                chosen.update(trial.key for trial in self._runs(scale, method, cell, choice, most))
+            choice = self._chosen(scale, method, cell, rows, plan.seeds, guess=True)[1]
+            chosen.update(trial.key for trial in self._runs(scale, method, cell, choice or {}, most))
         return [{**row, "selected": row["trial"] in chosen} if row["scale"] == scale else row for row in rows]
 
     def estimated_seconds(self, trials: Sequence[Trial]) -> float:
@@ -241,32 +245,49 @@ class Experiment:
 
         def compared(some: Sequence[Setting], there: Setting) -> tuple[list[Candidate], list[Setting]]:
             stage = [(c, self._runs(scale, method, there, c, number)) for c in some]
-            return stage, self._ranked(stage, rows)
+            return stage, self._ranked(stage, rows, guess)
 
         stages, best = compared(candidates, {**cell, **plan.tune_on})
         if plan.finalists > 1:
-            final, best = compared((best or list(candidates) * guess)[: plan.finalists], cell)
+            final, best = compared(best[: plan.finalists], cell)
             stages += final
-        return stages, best[0] if best else candidates[0] if guess else None
+        return stages, best[0] if best else None
 
     def figure(self, validation: Mapping[str, float]) -> float:
         """What chooses a setting, the more the better; NaN of a run that diverged."""
         if self.select == "metric":
             return validation.get("accuracy", -validation.get("rmse", math.nan))
-        return validation.get(self.select, math.nan) * (-1 if self.select == "loss" else 1)
+        return validation.get(self.select, math.nan) * (-1 if self.select in ("loss", "mae", "rmse") else 1)
 
-    def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row]) -> list[Setting]:
-        """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials."""
+    def at_the_edge(self, scale: str, rows: Sequence[Row]) -> list[tuple[str, str, float]]:
+        """Where a decided choice lies at the end of its grid: method, setting and value, for numbers above 0."""
+        found: dict[tuple[str, str, float], None] = {}
+        for method, candidates in self.plan(scale).methods.items():
+            for cell in grid(**self.plan(scale).over):
+                choice = self.choice(scale, method, cell, rows) or {}
+                for key in {"learning_rate", "penalty_weight"} & choice.keys():
+                    values = sorted({c[key] for c in candidates if c.get(key)})
+                    if len(values) > 1 and choice[key] in (values[0], values[-1]):
+                        found[method, key, choice[key]] = None
+        return sorted(found)
+
+    def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row], guess: bool) -> list[Setting]:
+        """Candidates by their mean validation figures, the best first; none until ``rows`` hold all their trials.
+
+        ``guess=True`` ranks what there is, and puts the others last.
+        """
         figures = {row["trial"]: self.figure(row["validation"]) for row in rows}
-        if any(trial.key not in figures for _, runs in candidates for trial in runs):
+        missing = [setting for setting, runs in candidates if any(trial.key not in figures for trial in runs)]
+        if missing and not guess:
             return []
+        candidates = [(setting, runs) for setting, runs in candidates if setting not in missing]
 
         def score(candidate: Candidate) -> float:
             mean = sum(figures[trial.key] for trial in candidate[1]) / len(candidate[1])
             mean = round(mean, 2) if self.select == "metric" else mean
             return -mean if math.isfinite(mean) else math.inf  # a run that diverged is never chosen
 
-        return [setting for setting, _ in sorted(candidates, key=score)]
+        return [setting for setting, _ in sorted(candidates, key=score)] + missing
 
     def _runs(self, scale: str, method: str, cell: Setting, candidate: Setting, seeds: int) -> list[Trial]:
         plan = self.plan(scale)
