@@ -241,12 +241,6 @@ def test_rows_from_before_are_migrated_once_and_keep_their_trials(tmp_path):
 
 
 FINISHED = {"activity", "bags", "dial", "ecg", "pointcloud-1000"}  # the page calls the others open
-    "activity",
-    "bags",
-    "dial",
-    "ecg",
-    "pointcloud-1000",
-}  # the runs of the others go on: the page calls them open
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)

@@ -88,7 +88,7 @@ def weights_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
 SUMMARY: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "parity": ("accuracy", {"cell": "relu-rnn", "length": 100}, ("sire", "plain", "deepsets")),
     "sub-vs-sire": ("accuracy", {}, ("sire", "sub")),
-    "half-range": ("accuracy", {"n": 20, "labels": 100000}, ("sire", "plain")),
+    "half-range": ("accuracy", {"n": 20, "labels": 100000}, ("sire", "sire-prefix-1", "plain")),
     "lengths": ("mae", {"cell": "gru", "length": 100}, ("sire", "plain", "deepsets")),
     "sum": ("accuracy", {"n": 30}, ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")),
     "range": ("accuracy", {"n": 30}, ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")),
