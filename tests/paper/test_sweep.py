@@ -63,16 +63,21 @@ def test_every_recurrence_has_the_same_rates_and_every_scale_is_declared(name):
     assert set(experiment.plans) == {"smoke", "laptop", "paper"}
     assert experiment.claim
     assert experiment.choices
-    assert 0 < len(experiment.short) < 55
-    assert "|" not in experiment.short + experiment.reported
+    assert experiment.tests
+    assert len(experiment.claim) < 90
+    assert "|" not in experiment.claim + experiment.reported
+    assert set(experiment.decided) <= {"reproduced", "reproduced at smaller scale", "open", "not reproduced", "not run"}
     for scale, plan in experiment.plans.items():
         arms = {m: {c.get("learning_rate") for c in found} for m, found in plan.methods.items() if m not in POOLED}
         assert len(set(map(frozenset, arms.values()))) == 1 or name in UNEQUAL, (name, scale, arms)
         trials = experiment.trials(scale, guess=True)
         assert len({trial.key for trial in trials}) == len(trials)
         assert experiment.estimated_seconds(trials) > 0
-    for expected in experiment.expected:
-        assert expected.method in experiment.plan("laptop").methods
+    methods = {"best sire", "best other", *experiment.plan("laptop").methods}
+    assert {expected.method for expected in experiment.expected} <= methods
+    for test in [*experiment.tests, *experiment.needs]:
+        assert test.one in methods
+        assert test.other in methods or isinstance(test.other, float)
 
 
 def test_two_stages_run_the_choice_of_one_cell_in_all():

@@ -207,9 +207,10 @@ def write_comparison(comparison: Any, path: str | os.PathLike[str], title: str) 
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from one of the package's templates; everything that is not markup is escaped."""
+    """A page from one of the package's templates; on a page of HTML everything that is not markup is escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=PackageLoader("anyorder.audits", "templates"), autoescape=True, **options)
+    options["autoescape"] = ".html" in template
+    environment = Environment(loader=PackageLoader("anyorder.audits", "templates"), **options)
     environment.filters.update(short=short, percent=percent, interval=interval, value=_value)
     environment.globals.update(as_percent=percent, as_short=short)  # macros of another file see these only
     return environment.get_template(template).render(version=__version__, **values)

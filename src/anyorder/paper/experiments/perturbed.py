@@ -8,7 +8,7 @@ from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.experiments.common import CURVES, ORDER, WEIGHTS, each, scales, seconds_of_steps
 from anyorder.paper.runner.arms import run
-from anyorder.paper.runner.trial import Expected, Experiment, Plan, grid
+from anyorder.paper.runner.trial import Chart, Expected, Experiment, Plan, Versus, grid
 
 
 def load_digits(scale: str, *, real: Callable[[], Dataset] = datasets.digits) -> dict[str, Dataset]:
@@ -40,8 +40,8 @@ digits = Plan(
 )
 DIGITS = Experiment(
     name="perturbed-digits",
-    short="SIRE on locally reordered 8 × 8 digits",
-    claim="The cheap version of Locally Perturbed MNIST: the 8 × 8 digits of scikit-learn, one pixel a step.",
+    claim="SIRE helps on locally reordered 8 × 8 digits.",
+    tests=[Versus("best sire", "plain")],
     choices="1,297 digits to train on, 500 to test, each reordered inside windows of 4 and then of 7 of its 64 pixels. "
     "GRU of 64 units with update-gate biases from log U(1, 64); folds of two layers; 800 steps in batches of 64. Four "
     "rates for every recurrence. π-SGD reads every image in a fresh ordering inside windows of 7. Settings are chosen "
@@ -52,6 +52,7 @@ DIGITS = Experiment(
     select="accuracy",
 )
 
+HERE = {"data": "perturbed"}
 LOCAL = [0.01, 0.1, 1.0, 10.0]
 MNIST_RATES: dict[str, list[float]] = {"learning_rate": [0.002, 0.004, 0.008, 0.016]}
 CNN: dict[str, Any] = {"learning_rate": [0.0003, 0.001, 0.003, 0.01], "standardize": [True]}
@@ -80,31 +81,35 @@ mnist = Plan(
 )
 PERTURBED_MNIST = Experiment(
     name="perturbed-mnist",
-    short="SIRE on locally reordered pixels",
-    reported=".977 with, .833 without, CNN .963",
-    claim="On Locally Perturbed MNIST a GRU with SIRE reaches .977, the same GRU without .833, a CNN .963 (and .9963 "
-    "on clean MNIST).",
+    claim="On Locally Perturbed MNIST SIRE lifts a GRU above the plain one and a CNN.",
+    reported="ahead of both",
+    tests=[
+        Versus("best sire", 0.977, HERE),
+        Versus("sire-prefix-9", "plain-default", HERE),
+        Versus("best sire", "cnn", HERE),
+    ],
+    decided={
+        "open": "One seed. The GRU without a penalty is far stronger here than in the paper, and so is the CNN: the "
+        "gain that is left is small, and larger from fresh orderings than from the penalty alone.",
+    },
+    at=HERE,
     choices="Each image is reordered inside windows of 4 and then of 7 pixels; one pixel a step. The GRU's update-gate "
     "biases come from log U(1, 200), except in plain-default: torch's GRU as it comes. Folds have two layers. Pixels "
     "are standardised, to a deviation of 5 for the other recurrences. "
     "12 epochs in batches of 32; the best epoch on 5,000 held-out images is kept. Candidates are compared by "
     "2 epochs of one seed. "
     "pi-sgd and what ends in +shuffle read every training image in a fresh ordering inside the same windows of 7.",
-    remark="A GRU that is given one ordering of each image learns it by heart. Fresh orderings inside the windows help "
-    "against that, the penalty alone much less.",
     run=run,
     plans=scales(
         mnist, {"side": 8, "labels": 0.05, "epochs": 1}, full={"epochs": 100}, tune_on={"epochs": 12}, seeds=3
     ),
     data=partial(load_digits, real=datasets.mnist),
-    charts=CURVES,
+    charts=[Chart("method"), *CURVES],
     expected=[
-        Expected("sire-prefix-1", "accuracy", 0.977, band=(0.977, 1.0)),
-        Expected("sire-prefix-9", "accuracy", 0.977, band=(0.977, 1.0)),
-        Expected("sire-prefix-9+shuffle", "accuracy", 0.977, band=(0.977, 1.0)),
+        Expected("sire-prefix-9", "accuracy", 0.977),
         Expected("plain-default", "accuracy", 0.833),
         Expected("cnn", "accuracy", 0.963),
-        Expected("cnn-clean", "accuracy", 0.9963),
+        Expected("cnn-clean", "accuracy", 0.9963, {"data": "clean"}),
     ],
     select="accuracy",
 )

@@ -2,7 +2,7 @@
 
 from anyorder.paper.experiments.common import ARITHMETIC, DECADES, scales
 from anyorder.paper.runner.arms import run
-from anyorder.paper.runner.trial import Chart, Expected, Experiment, Plan, grid
+from anyorder.paper.runner.trial import EPOCHS, Chart, Expected, Experiment, Plan, Versus, grid
 
 SETS = {"task": "sum", "alphabet": 20, "n": 10, "labels": 200, "validation": 1000}
 RATES = [0.001, 0.003, 0.01, 0.03]
@@ -18,11 +18,13 @@ plan = Plan(
 )
 SUB_VS_SIRE = Experiment(
     name="sub-vs-sire",
-    short="SIRE beats SUB from 200 samples",
-    reported="SIRE .792, SUB .759",
-    claim="On the sum of ten numbers below 20 from 200 samples, SIRE reaches .792 and SUB .759, and SIRE converges "
-    "faster.",
-    remark="A draw of SUB compares two whole orderings, a draw of SIRE one swap: at equal weight SUB weighs more.",
+    claim="From 200 samples SIRE beats SUB and converges faster.",
+    reported="ahead, and faster",
+    tests=[Versus("sire-paper", "sub-paper"), Versus("sire", "sub"), Versus("sire", "sub", metric=EPOCHS)],
+    decided={
+        "not reproduced": "At the paper's weights SUB is ahead: one of its draws compares two whole orderings, a draw "
+        "of SIRE one swap. With larger weights the two are level, in accuracy and in epochs.",
+    },
     choices="The paper searches weights .001, .01 and .1, and so do sire-paper and sub-paper; sire and sub search 1e-3 "
     "to 1e3. Four learning rates for every arm. GRU of 80 units, frozen random input, 1,000 epochs as in the paper. "
     "Settings are chosen from one seed of 300 epochs.",
@@ -30,7 +32,7 @@ SUB_VS_SIRE = Experiment(
     select="accuracy",
     plans=scales(plan, {"labels": 40}, full={"embedding": 100}, seeds=20),
     expected=[
-        Expected("sire-paper", "accuracy", 0.792, sd=0.09, band=(0.792, 1.0)),
+        Expected("sire-paper", "accuracy", 0.792, sd=0.09),
         Expected("sub-paper", "accuracy", 0.759, sd=0.11),
     ],
     charts=[Chart("epoch", "loss", curve=True), Chart("epoch", "accuracy", curve=True)],

@@ -1,4 +1,4 @@
-"""Rows become figures: small pictures of the lines of a :class:`Chart`, means over seeds with their intervals."""
+"""Rows become figures: small pictures of a :class:`Chart`, means over seeds with their intervals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import base64
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas  # without pyplot: no global state, nothing to close
 from PIL import Image
 
-from anyorder.paper.report.verdicts import Sample, by_seed
-from anyorder.paper.runner.trial import Chart, Experiment, Row, spelled
+from anyorder.paper.report.verdicts import Sample, by_seed, matching, sample_of
+from anyorder.paper.runner.trial import Chart, Experiment, Row, Setting, spelled
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
 LOGARITHMIC = ("mae", "rmse", "state_gap_squared")  # drawn on a logarithmic axis
@@ -21,47 +22,46 @@ Lines = dict[str, dict[float, Sample]]  # of each method: places, and the seeds'
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture as a data: address, and its words for those who cannot see it."""
+    """A picture in PNG, and its words for those who cannot see it."""
 
-    address: str
+    png: bytes
     alt: str
+
+    @property
+    def address(self) -> str:
+        """The picture as a data: address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
 
 def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[Figure]:
-    """The figures of an experiment's charts, one for each value of a chart's ``split``."""
+    """The figures of an experiment's charts that have something to show, one for each value of a chart's ``split``."""
     over = experiment.plan(scale).over
     numeric = [
-        key
-        for key, values in over.items()
-        if len(values) > 1 and all(isinstance(value, int | float) for value in values)
+        key for key, values in over.items() if len(values) > 1 and all(isinstance(v, int | float) for v in values)
     ]
     split = next((key for key in over if key not in numeric), None)
-    default = [Chart(key, experiment.headline, split=split) for key in numeric[:1]]
-    order = list(dict.fromkeys(method for plan in experiment.plans.values() for method in plan.methods))
+    charts = experiment.charts or [Chart(key, experiment.headline, split=split) for key in [*numeric, "method"][:1]]
     figures = []
-    for chart in experiment.charts or default:
-        found = {row["setting"].get(chart.split) for row in rows} - {None}
-        for value in sorted(found) if chart.split else [None]:
-            lines = lines_of(chart, [row for row in rows if row["setting"].get(chart.split) in (value, None)])
-            if any(len(points) > 1 for points in lines.values()):
-                title = spelled({chart.split: value}) if chart.split else experiment.name
-                colours = {method: COLOURS[order.index(method) % len(COLOURS)] for method in order if method in lines}
-                what = f"{_words(chart.metric)} against {_words(chart.x)}"
-                figures.append(Figure(_draw(chart, lines, colours, title), f"{experiment.name}, {title}: {what}"))
+    for chart in charts:
+        found = sorted({row["setting"].get(chart.split) for row in rows} - {None}) if chart.split else []
+        titles: dict[str, Setting] = {
+            spelled({chart.split: value}): {**chart.where, chart.split: value} for value in found if chart.split
+        }
+        for title, where in (titles or {chart.title or experiment.name: chart.where}).items():
+            drawn = _draw(experiment, replace(chart, title=title, where=where), scale, rows)
+            figures += [] if drawn is None else [drawn]
     return figures
 
 
 def lines_of(chart: Chart, rows: Sequence[Row]) -> Lines:
     """The lines of ``chart`` through the chosen rows, a line a method; no gaps that are 0 but for rounding."""
-    values: dict[tuple[str, float], list[tuple[int, float]]] = {}
-    for row in (row for row in rows if row["selected"]):
+    values: dict[str, dict[float, list[tuple[int, float]]]] = {}
+    for row in matching([row for row in rows if row["selected"]], chart.where):
         for x, y in _points(chart, row):
             if y > 1e-9 or chart.metric not in LOGARITHMIC:
-                values.setdefault((row["method"], x), []).append((row["seed"], y))
-    lines: Lines = {method: {} for method, _ in values}
-    for (method, x), found in sorted(values.items()):
-        lines[method][x] = by_seed(found, f"{chart.metric} of {method} at {chart.x} {x:g}")
-    return lines
+                values.setdefault(row["method"], {}).setdefault(x, []).append((row["seed"], y))
+    wanted = [method for method in chart.methods or values if method in values]
+    return {m: {x: by_seed(values[m][x], f"{chart.metric} of {m}") for x in sorted(values[m])} for m in wanted}
 
 
 def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
@@ -72,10 +72,53 @@ def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
         yield float(x), row["metrics"][chart.metric]
 
 
-def _draw(chart: Chart, lines: Lines, colours: dict[str, str], title: str) -> str:
-    """A PNG of few colours as a data: address; 95 % intervals, on a logarithmic axis those of the logarithms."""
-    canvas = Canvas(figsize=(4.6, 3.0 + 0.18 * math.ceil(len(lines) / 3)), layout="constrained")
+def _draw(experiment: Experiment, chart: Chart, scale: str, rows: Sequence[Row]) -> Figure | None:
+    """A picture of few colours; None of a single point."""
+    order, chosen = list(experiment.plan(scale).methods), [row for row in rows if row["selected"]]
+    lines, dots = lines_of(chart, rows), {}
+    if chart.x == "method":
+        samples = {method: sample_of(chosen, chart.metric, method, **chart.where) for method in chart.methods or order}
+        dots = {method: sample for method, sample in samples.items() if sample}
+    if len(dots) < 2 and not any(len(points) > 1 for points in lines.values()):
+        return None
+    canvas = Canvas(figsize=(4.2, 2.9 + 0.18 * math.ceil(len(lines) / 3)), layout="constrained")
     axes = canvas.add_subplot()
+    axes.set_title(chart.title, fontsize=11, loc="left")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    if dots:
+        paper = {e.method: e.paper for e in experiment.expected if e.paper is not None and e.metric == chart.metric}
+        _draw_dots(axes, dots, paper)
+        axes.set_xlabel(_words(chart.metric))
+    else:
+        colours = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(chart.methods or order) if m in lines}
+        _draw_lines(axes, chart, lines, colours)
+        axes.set(xlabel=_words(chart.x), ylabel=_words(chart.metric))
+    canvas.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    drawn, small = io.BytesIO(), io.BytesIO()
+    canvas.savefig(drawn, format="png", dpi=110)
+    Image.open(drawn).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
+    against = "method" if dots else _words(chart.x)
+    return Figure(small.getvalue(), f"{experiment.name}, {chart.title}: {_words(chart.metric)} by {against}")
+
+
+def _draw_dots(axes: Axes, dots: dict[str, Sample], paper: dict[str, float]) -> None:
+    """A row a method: our mean with its 95 % interval, and the paper's figure."""
+    heights = {method: -row for row, method in enumerate(dots)}
+    for method, sample in dots.items():
+        low, high = sample.interval
+        axes.plot([low, high], [heights[method]] * 2, color=COLOURS[0], linewidth=1.6)  # nothing of one seed
+    ours = [sample.mean for sample in dots.values()]
+    axes.plot(ours, list(heights.values()), "o", color=COLOURS[0], ms=5, label="ours")
+    known = [method for method in dots if method in paper]
+    if known:
+        theirs = [paper[method] for method in known]
+        axes.plot(theirs, [heights[m] for m in known], "D", color=COLOURS[1], ms=6, mfc="none", label="the paper")
+    axes.set_yticks(list(heights.values()), list(heights))
+    axes.grid(axis="x", color="#e9e6df")
+
+
+def _draw_lines(axes: Axes, chart: Chart, lines: Lines, colours: dict[str, str]) -> None:
+    """A line a method with 95 % intervals, on a logarithmic axis those of the logarithms."""
     logarithmic = chart.metric in LOGARITHMIC
     back = math.exp if logarithmic else float
     for method, colour in colours.items():
@@ -93,14 +136,6 @@ def _draw(chart: Chart, lines: Lines, colours: dict[str, str], title: str) -> st
     if logarithmic:
         axes.set_yscale("log")
     axes.grid(axis="y", color="#e9e6df")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set(xlabel=_words(chart.x), ylabel=_words(chart.metric))
-    axes.set_title(title, fontsize=11, loc="left")
-    canvas.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    drawn, small = io.BytesIO(), io.BytesIO()
-    canvas.savefig(drawn, format="png", dpi=100)
-    Image.open(drawn).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
 
 
 def _words(name: str) -> str:

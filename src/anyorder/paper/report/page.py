@@ -12,88 +12,153 @@ from anyorder.checks import InputError
 from anyorder.files import write_atomically
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.figures import Figure, figures_of
-from anyorder.paper.report.tables import Table, choices_table, comparisons_table, headline, weights_table
-from anyorder.paper.report.verdicts import judge
+from anyorder.paper.report.tables import (
+    Table,
+    choices_table,
+    comparisons_table,
+    difference,
+    expected_table,
+    figure_at,
+    goals_table,
+    weights_table,
+)
+from anyorder.paper.report.verdicts import NO, OPEN, YES, Comparison, judge
 from anyorder.paper.runner.rows import read_rows, rows_path
-from anyorder.paper.runner.trial import Experiment, Row
+from anyorder.paper.runner.trial import Experiment, Row, duration, spelled
 
-LEGEND = """\
-±: standard deviation over seeds. Verdicts rest on 95 % intervals of paired differences and on accepted bands for means.
-Open (seeds): an interval holds the bar, or there is one seed. Open (budget): trials are missing, or a model did not
-fit. A band set by us decides where the paper's figure lies in it. State gap²: the squared distance of the end states of
-two orderings over that of two sets; 0: order is ignored. Speed: training steps a second over those of plain PyTorch
-without a penalty. Seconds: the median over seeds. Lines in figures are means over seeds, bands their 95 % intervals."""
+FIRST_SCREEN = ("parity", "labels", "half-range", "pointcloud")  # the first figure of each stands there
 
 
 @dataclass(frozen=True)
 class Section:
-    """An experiment at one scale as the pages show it; its lines of the summary and of the table of trials."""
+    """An experiment at one scale, with its cells of the first table: ``paper``, ``ours`` and ``best``."""
 
     experiment: Experiment
     scale: str
     verdict: str
-    summary: Sequence[str]
-    trials: Sequence[str]
+    paper: Sequence[str]
+    ours: Sequence[str]
+    best: Sequence[str]
+    place: str
+    decided: str
+    seeds: Sequence[int]
+    trials: int
+    left: str
+    seconds: float
     tables: Sequence[Table]
     figures: Sequence[Figure]
 
+    @property
+    def anchor(self) -> str:
+        """The name of its section on both pages."""
+        return self.experiment.name + f"-{self.scale}" * (self.scale != "laptop")
 
-def write_report(folder: str | Path) -> tuple[Path, Path]:
-    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns their paths."""
+    @property
+    def command(self) -> str:
+        """The command that makes its rows."""
+        return f"anyorder reproduce {self.experiment.name} --scale {self.scale}"
+
+    @property
+    def sentence(self) -> str:
+        """What its author wrote about this verdict."""
+        return self.experiment.decided.get(self.verdict, "")
+
+    @property
+    def extent(self) -> str:
+        """Where its figures are from, and how much was run."""
+        seeds = "–".join(dict.fromkeys(f"{n}" for n in (self.seeds[0], self.seeds[-1]))) if self.seeds else "0"
+        said = [self.place, f"{seeds} seed{'s' * (seeds != '1')}", duration(self.seconds)]
+        return ", ".join(filter(None, said)) if self.trials else ""
+
+
+def write_report(folder: str | Path, experiments: Sequence[Experiment] = ()) -> tuple[Path, Path]:
+    """Write ``RESULTS.md`` and ``report.html`` beside the rows in ``folder``; returns their paths.
+
+    ``experiments`` are those of your own. Ours are shown if the folder has rows of one of them.
+    """
     folder = Path(folder)
-    sections = [section for name in EXPERIMENTS for section in sections_of(folder, name)]
-    if not any(section.tables for section in sections):
+    ours = EXPERIMENTS.values() if any(rows_path(folder, name).exists() for name in EXPERIMENTS) else ()
+    sections = [section for each in (*ours, *experiments) for section in sections_of(folder, each)]
+    shown = [section for section in sections if section.trials]
+    if not shown:
         raise InputError(f"folder holds no rows: {folder}; anyorder reproduce … --out {folder} makes them")
-    columns = ["experiment", "claim", "paper", "ours", "seeds", "verdict"]
-    summary = Table("All experiments", columns, [s.summary for s in sections])
-    columns = ["experiment", "command", "trials", "hours of one core"]
-    trials = Table("Trials", columns, [s.trials for s in sections])
-    text = ["# Results", "Made from the rows in this folder by `anyorder report results`.", summary.markdown()]
-    text += [LEGEND, trials.markdown()]
-    for s in (section for section in sections if section.tables):
-        text += [f"## {s.summary[0]}", f"**{s.verdict}.** {s.experiment.claim}", s.experiment.remark]
-        text += [s.experiment.how(s.scale), *(table.markdown() for table in s.tables)]
-    write_atomically(folder / "RESULTS.md", "\n\n".join(filter(None, text)) + "\n")
-    page = render("report.html.j2", sections=sections, summary=summary, trials=trials, legend=LEGEND)
-    write_atomically(folder / "report.html", page)
+    drawn = {section.experiment.name: section for section in shown if section.figures}
+    first = [drawn[name] for name in FIRST_SCREEN if name in drawn] or list(drawn.values())[:4]
+    for section in first:
+        write_atomically(folder / "figures" / f"{section.anchor}.png", section.figures[0].png)
+    parts: dict[str, list[Section]] = {"Claims of the paper": [], "Beyond the paper": []}
+    for section in sections:
+        parts["Beyond the paper" if section.experiment.reported == "not tried" else "Claims of the paper"].append(
+            section
+        )
+    for name in ("RESULTS.md", "report.html"):
+        page = render(f"{name}.j2", parts={t: p for t, p in parts.items() if p}, shown=shown, first=first)
+        write_atomically(folder / name, page)
     return folder / "RESULTS.md", folder / "report.html"
 
 
-def sections_of(folder: Path, name: str) -> list[Section]:
+def sections_of(folder: Path, experiment: Experiment) -> list[Section]:
     """The sections of one experiment, the largest scale that has rows first; smoke rows only if there are no others."""
-    rows = read_rows(rows_path(folder, name))
-    scales = [scale for scale in ("paper", "laptop") if any(row["scale"] == scale for row in rows)]
-    scales = scales or ["smoke" if rows else "laptop"]
-    return [section_of(EXPERIMENTS[name], scale, [row for row in rows if row["scale"] == scale]) for scale in scales]
+    rows = read_rows(rows_path(folder, experiment.name))
+    scales = [scale for scale in reversed([*experiment.plans]) if any(row["scale"] == scale for row in rows)]
+    scales = [scale for scale in scales if scale != "smoke"] or scales
+    scales = scales or [min(experiment.plans, key=lambda scale: scale != "laptop")]
+    return [section_of(experiment, scale, [row for row in rows if row["scale"] == scale]) for scale in scales]
 
 
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
+    spent = sum({row["trial"]: row["seconds"] for row in rows}.values())
     rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
-    planned = {trial.key for trial in experiment.trials(scale, rows, guess=True)}
+    planned = experiment.trials(scale, rows, guess=True)
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
     rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
-    seconds = {row["trial"]: row["seconds"] for row in rows}
-    left = planned - seconds.keys()
-    chosen = [row for row in rows if row["selected"]]
-    verdict, comparisons = judge(experiment, rows, not left)
-    seeds = Counter(method for method, _ in {(row["method"], row["seed"]) for row in chosen})
-    title = experiment.name if scale == "laptop" else f"{experiment.name} ({scale})"
-    figures = headline(experiment, chosen, comparisons)
-    command = f"anyorder reproduce {experiment.name} --scale {scale}"
-    tables = [comparisons_table(comparisons), choices_table(experiment, scale, rows), weights_table(experiment, rows)]
+    done = {row["trial"] for row in rows}
+    left = [trial for trial in planned if trial.key not in done]
+    verdict, comparisons = judge(experiment, rows, left)
+    seeds = Counter(method for method, _ in {(row["method"], row["seed"]) for row in rows if row["selected"]})
+    metric = (experiment.tests[0].metric if experiment.tests else "") or experiment.headline
+    at = experiment.at
+    here = [e for e in experiment.expected if all(at.get(key, value) == value for key, value in e.where.items())]
+    published = [f"{e.method} {e.paper:g}" for e in here if e.paper is not None]
+    tables = [
+        expected_table(experiment, rows),
+        goals_table(experiment, rows, comparisons),
+        comparisons_table(comparisons),
+        choices_table(experiment, scale, rows),
+        weights_table(experiment, rows),
+        Table(
+            "Choices at the end of their grid",
+            ["method", "chosen"],
+            [[method, spelled({key: value})] for method, key, value in experiment.at_the_edge(scale, rows)],
+        ),
+    ]
+    remaining = duration(experiment.estimated_seconds(left))
     return Section(
         experiment=experiment,
         scale=scale,
         verdict=verdict,
-        summary=[title, experiment.short, experiment.reported, figures, f"{min(seeds.values(), default='')}", verdict],
-        trials=[
-            title,
-            f"`{command}`",
-            f"{len(planned) - len(left)}/{len(planned)}",
-            f"{sum(seconds.values()) / 3600:.2f}",
-        ],
+        paper=[experiment.reported, *published],
+        ours=[figure_at(experiment, rows, e.method, e.metric, {**at, **e.where}) for e in here],
+        best=[figure_at(experiment, rows, kind, metric, at) for kind in ("best with", "best without")],
+        place=", ".join(filter(None, [metric.replace("_", " ") * (metric != "accuracy"), spelled(dict(at))])),
+        decided=decided(verdict, comparisons) if rows else "",
+        seeds=sorted(seeds.values()),
+        trials=len(done),
+        left=f"{len(left)} of {len(planned)} trials left, about {remaining}" if left else "",
+        seconds=spent,
         tables=[table for table in tables if table.rows],
-        figures=figures_of(experiment, scale, rows),
+        figures=figures_of(experiment, scale, rows) if rows else [],
     )
+
+
+def decided(verdict: str, comparisons: Sequence[Comparison]) -> str:
+    """The comparison that decided: the clearest of those that made the verdict, the weakest of those that hold."""
+    wanted = {"not reproduced": NO, "open": OPEN}.get(verdict, YES)
+    made = sorted((c for c in comparisons if c.holds == wanted), key=lambda c: c.p) or list(comparisons)
+    if not made:
+        return ""
+    c = made[-1] if wanted == YES else made[0]
+    held = f"{sum(c.holds == YES for c in comparisons)} of {len(comparisons)} comparisons hold"
+    return f"{': '.join(filter(None, [c.where, c.one]))} {c.ours}, {c.other} {c.theirs}; {difference(c)}; {held}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from anyorder.paper.report.verdicts import Comparison, Sample, labels_curve, labels_needed, sample_of
-from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, spelled, varied
+from anyorder.paper.report.verdicts import LOWER, Comparison, Sample, figure, longest, sample_of
+from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, Setting, spelled, varied
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,62 @@ class Table:
         return f"{self.caption}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def difference(c: Comparison) -> str:
+    """The mean difference, its 95 % interval, and the corrected p-value."""
+    digits = 3 if abs(c.ours.mean) < 10 else 1
+    if len(c.gap) < 2:
+        return f"{c.gap.mean:+.{digits}f}"
+    low, high = c.gap.interval
+    return f"{c.gap.mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}), p {max(c.p, 0.001):.2g}"
+
+
 def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
-    """What was compared with what, and with the paper."""
-    columns = ["where", "metric", "one", "ours", "other", "its figure", "difference, or accepted band", "better?"]
-    rows = [[*astuple(c)[:7], c.holds + "*" * (not c.decides and bool(c.holds))] for c in comparisons]
-    return Table("Compared, seed by seed, with 95 % intervals (*: does not decide the verdict)", columns, rows)
+    """What was compared with what, or with a goal."""
+    columns = [
+        "where",
+        "metric",
+        "one",
+        "ours",
+        "other",
+        "its figure",
+        "difference (95 % interval), Holm's p",
+        "better?",
+    ]
+    rows = [
+        [c.where, c.metric, c.one, f"{c.ours}", c.other, _figure(c.theirs), difference(c), c.holds] for c in comparisons
+    ]
+    return Table("What decides, seed by seed", columns, rows)
+
+
+def _figure(value: Sample | float) -> str:
+    return f"{value}" if isinstance(value, Sample) else f"{value:g}"
+
+
+def expected_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """The paper's figures beside ours at its setting."""
+    lines = []
+    for e in (e for e in experiment.expected if e.paper is not None):
+        _, ours = figure(experiment, rows, e.method, e.metric, e.where)
+        spread = "" if e.sd is None else f" ± {e.sd:g}"
+        lines.append([spelled(dict(e.where)), e.method, f"{e.paper:g}{spread}", f"{ours}"])
+    return Table("The paper's figures beside ours at its setting", ["where", "method", "paper", "ours"], lines)
+
+
+def goals_table(experiment: Experiment, rows: Sequence[Row], comparisons: Sequence[Comparison]) -> Table:
+    """The goals of an experiment of our own, and the figure of every method there."""
+    methods = list(experiment.plan(rows[0]["scale"]).methods) if rows else []
+    goals = [c for c in comparisons if isinstance(c.theirs, float) and experiment.reported == "not tried"]
+    lines = []
+    for c in goals:
+        figures = [f"{figure(experiment, rows, method, c.metric, c.place)[1]}" for method in methods]
+        lines.append([c.where, c.metric, f"{'≤' if c.metric in LOWER else '≥'} {c.theirs:g}", *figures])
+    return Table("Figures to reach", ["where", "metric", "goal", *methods], lines)
 
 
 def choices_table(experiment: Experiment, scale: str, rows: Sequence[Row]) -> Table:
     """A line a method and cell: its chosen setting and its figures over seeds, at the longest test length."""
     plan, metric = experiment.plan(scale), experiment.headline
-    chosen = _longest([row for row in rows if row["selected"]])
+    chosen = longest([row for row in rows if row["selected"]])
     heads = {
         metric: metric,
         metric + ONE_ORDERING: "one ordering",
@@ -66,7 +110,7 @@ def choices_table(experiment: Experiment, scale: str, rows: Sequence[Row]) -> Ta
 def weights_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     """The mean test figure of every candidate by its penalty weight."""
     groups: dict[tuple[str, str], dict[float, list[Row]]] = {}
-    for row in _longest([row for row in rows if "penalty_weight" in row["setting"]]):
+    for row in longest([row for row in rows if "penalty_weight" in row["setting"]]):
         other = {key: value for key, value in row["setting"].items() if key != "penalty_weight"}
         cells = groups.setdefault((row["method"], json.dumps(other, sort_keys=True)), {})
         cells.setdefault(row["setting"]["penalty_weight"], []).append(row)
@@ -84,48 +128,10 @@ def weights_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     return Table(f"Mean {experiment.headline} by penalty weight (*: chosen)", columns, _in_order(lines))
 
 
-# Our figures in few words: the metric, the settings and the methods of a line of the summary.
-SUMMARY: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
-    "parity": ("accuracy", {"cell": "relu-rnn", "length": 100}, ("sire", "plain", "deepsets")),
-    "sub-vs-sire": ("accuracy", {}, ("sire", "sub")),
-    "half-range": ("accuracy", {"n": 20, "labels": 100000}, ("sire", "sire-prefix-1", "plain")),
-    "lengths": ("mae", {"cell": "gru", "length": 100}, ("sire", "plain", "deepsets")),
-    "sum": ("accuracy", {"n": 30}, ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")),
-    "range": ("accuracy", {"n": 30}, ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")),
-    "variance": ("rmse", {"n": 30}, ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")),
-    "ecg": ("accuracy", {"labels": 0.05}, ("sire", "plain", "deepsets")),
-    "activity": ("accuracy", {"labels": 0.05}, ("sire", "plain", "deepsets")),
-    "bags": ("accuracy", {"data": "elephant", "labels": 0.05}, ("sire", "plain", "deepsets")),
-    "pointcloud": ("accuracy", {}, ("sire+shuffle", "pi-sgd", "deepsets", "set-transformer")),
-    "pointcloud-1000": ("accuracy", {}, ("sire+shuffle", "deepsets")),
-    "perturbed-mnist": ("accuracy", {}, ("sire-prefix-9", "sire-prefix-9+shuffle", "plain", "cnn")),
-    "perturbed-digits": ("accuracy", {}, ("sire", "sire-prefix-1", "plain", "cnn")),
-}
-
-
-def headline(experiment: Experiment, chosen: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
-    """Our figures in few words: those of :data:`SUMMARY`, or of the first comparison."""
-    if experiment.name == "labels":
-        shown = ("sire", "sire+shuffle", "plain", "pi-sgd", "deepsets")
-        curves = {method: labels_curve(chosen, method, alphabet=20) for method in shown}
-        needed = "; ".join(f"{method} {labels_needed(curve)[1]}" for method, curve in curves.items() if curve)
-        return f"labels for accuracy 0.9, alphabet 20: {needed}" if needed else ""
-    if experiment.name not in SUMMARY:
-        return "".join(f"{c.one} {c.ours}; {c.other} {c.theirs}" for c in comparisons[:1])
-    metric, where, methods = SUMMARY[experiment.name]
-    here = [row for row in chosen if all(row["setting"].get(key) in (value, None) for key, value in where.items())]
-    samples = {method: sample_of(here, metric, method) for method in methods}
-    found = "; ".join(f"{method} {sample}" for method, sample in samples.items() if sample)
-    place = ", ".join(filter(None, [metric * (metric != "accuracy"), spelled(where)]))
-    return f"{place}: {found}" if place and found else found
-
-
-def _longest(rows: Sequence[Row]) -> list[Row]:
-    """Of a model tested at several lengths, the rows of the longest."""
-    longest = Counter[str]()
-    for row in rows:
-        longest[row["trial"]] = max(longest[row["trial"]], row["setting"].get("length", 0))
-    return [row for row in rows if row["setting"].get("length", 0) == longest[row["trial"]]]
+def figure_at(experiment: Experiment, rows: Sequence[Row], name: str, metric: str, where: Setting) -> str:
+    """A method and its figure: ``sire 0.985 ± 0.002``; nothing without rows."""
+    method, sample = figure(experiment, rows, name, metric, where)
+    return f"{method} {sample}" if sample else ""
 
 
 def _in_order(lines: list[list[str]]) -> list[list[str]]:

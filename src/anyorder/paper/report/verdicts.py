@@ -1,24 +1,25 @@
-"""Whether each claim holds on our rows: what is compared with what, and the verdict that it comes to."""
+"""Whether each claim holds on our rows: figures over seeds, the comparisons that decide, and the verdict."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from anyorder.checks import InputError
-from anyorder.paper.runner.trial import Experiment, Row, Setting, spelled, without_penalty
+from anyorder.paper.runner.trial import EPOCHS, LABELS, Experiment, Row, Setting, Trial, Versus, spelled
 
-YES, NO, SEEDS, BUDGET = "yes", "no", "open (seeds)", "open (budget)"
-EPOCHS = "epochs to accuracy 0.8"
-LOWER = ("mae", "rmse", "state_gap_squared", EPOCHS)  # metrics of which less is better
+YES, NO, OPEN = "yes", "no", "open"
+GOAL = 0.9
+LOWER = ("mae", "rmse", "state_gap_squared", LABELS, EPOCHS)  # metrics of which less is better
+KINDS = ("best sire", "best other", "best with", "best without")
 Rows = Sequence[Row]
 
 
@@ -44,7 +45,7 @@ class Sample:
     @cached_property
     def mean(self) -> float:
         """The mean over seeds; nan of none."""
-        return sum(self.values.values()) / len(self.values) if self.values else math.nan
+        return fmean(self.values.values()) if self.values else math.nan
 
     @cached_property
     def sd(self) -> float:
@@ -59,20 +60,43 @@ class Sample:
         half = float(stats.t.ppf(0.975, len(self) - 1)) * self.sd / math.sqrt(len(self))
         return self.mean - half, self.mean + half
 
-    def minus(self, other: Sample) -> Sample:
-        """The difference seed by seed: both saw the same sets."""
-        return Sample({seed: v - other.values[seed] for seed, v in self.values.items() if seed in other.values})
+    def p_value(self, mean: float) -> float:
+        """The two-sided p of a t-test that the mean is ``mean``; 1 of fewer than two seeds."""
+        if len(self) < 2 or self.mean == mean:
+            return 1.0
+        error = self.sd / math.sqrt(len(self))
+        return float(2 * stats.t.sf(abs(self.mean - mean) / error, len(self) - 1)) if error else 0.0
+
+    def minus(self, other: Sample | float) -> Sample:
+        """The difference seed by seed, both saw the same sets; or from a number."""
+        if isinstance(other, Sample):
+            return Sample({seed: v - other.values[seed] for seed, v in self.values.items() if seed in other.values})
+        return Sample({seed: value - other for seed, value in self.values.items()})
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of a family of tests, corrected by Holm: each times the number of those not smaller, in order."""
+    ranks = np.argsort(np.argsort(p_values, kind="stable"))
+    stepped = np.sort(p_values) * np.arange(len(p_values), 0, -1)
+    return [float(p) for p in np.maximum.accumulate(stepped).clip(max=1.0)[ranks]]
 
 
 def matching(rows: Rows, where: Setting) -> list[Row]:
-    """The rows whose setting has the values of ``where``."""
-    return [row for row in rows if all(row["setting"].get(key) == value for key, value in where.items())]
+    """The rows whose settings agree with ``where``; one that a row lacks agrees with every value."""
+    return [row for row in rows if all(row["setting"].get(key) in (None, value) for key, value in where.items())]
 
 
-def sample_of(rows: Rows, metric: str, method: str | None = None, *, part: str = "metrics", **where: Any) -> Sample:
-    """``metric`` by seed, of the rows of ``method`` that match ``where``; ``part``: test split or "validation"."""
-    found = [row for row in matching(rows, where) if method is None or row["method"] == method]
-    return by_seed([(row["seed"], row[part][metric]) for row in found if metric in row[part]], metric)
+def sample_of(rows: Rows, metric: str, method: str | None = None, **where: Any) -> Sample:
+    """``metric`` by seed, of the rows of ``method`` that agree with ``where``.
+
+    At the longest test length and the fewest orderings that they have.
+    """
+    found = longest([row for row in matching(rows, where) if method is None or row["method"] == method])
+    if metric == LABELS:
+        return _labels_needed(found)
+    figures = [_epochs(row) if metric == EPOCHS else row["metrics"].get(metric) for row in found]
+    known = [(row["seed"], figure) for row, figure in zip(found, figures, strict=True) if figure is not None]
+    return by_seed(known, metric)
 
 
 def by_seed(values: Sequence[tuple[int, float]], what: str) -> Sample:
@@ -82,296 +106,147 @@ def by_seed(values: Sequence[tuple[int, float]], what: str) -> Sample:
     return Sample(dict(values))
 
 
-Curve = Mapping[int, Sample]  # accuracy by the number of labels, fewest first
+def longest(rows: Rows) -> list[Row]:
+    """Of a model tested at several lengths, or by several orderings, the rows of the longest and the fewest."""
+
+    def place(row: Row) -> tuple[float, int]:
+        return -row["setting"].get("length", 0), row["reads"]
+
+    first: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        first[row["trial"]] = min(first.get(row["trial"], place(row)), place(row))
+    return [row for row in rows if place(row) == first[row["trial"]]]
 
 
-def labels_for(curve: Curve, goal: float, seeds: Sequence[int] | None = None) -> float:
-    """How many labels ``goal`` takes: between measured numbers, straight on a logarithmic axis.
-
-    The fewest measured where that suffices, infinity where the most does not. ``seeds`` (with repetitions) are those
-    to average over, None: all.
-    """
-    before: tuple[float, float] | None = None
-    for number, sample in curve.items():
-        mean = sample.mean if seeds is None else sum(sample.values[seed] for seed in seeds) / len(seeds)
-        if mean >= goal:
-            if before is None:
-                return float(number)
-            share = (goal - before[1]) / (mean - before[1])
-            return math.exp(math.log(before[0]) + share * (math.log(number) - math.log(before[0])))
-        before = (number, mean)
-    return math.inf
+def _labels_needed(rows: Rows) -> Sample:
+    """By seed, the labels for ``GOAL``: between two measured numbers, straight on a logarithmic axis."""
+    needed = {}
+    for seed in {row["seed"] for row in rows}:
+        curve = sorted((r["setting"]["labels"], r["metrics"]["accuracy"]) for r in rows if r["seed"] == seed)
+        if len(curve) < 2:
+            continue
+        above = next((i for i, (_, accuracy) in enumerate(curve) if accuracy >= GOAL), len(curve) - 1)
+        (fewer, low), (more, high) = curve[max(above - 1, 0)], curve[above]
+        inside = low < GOAL <= high
+        needed[seed] = fewer * (more / fewer) ** ((GOAL - low) / (high - low)) if inside else float(more)
+    return Sample(needed)
 
 
-def times_fewer(mine: Curve, theirs: Curve, goal: float, draws: int = 2000) -> tuple[float, float] | None:
-    """The 95 % interval of how many times fewer labels ``mine`` takes, by bootstrap over the seeds both have.
-
-    None below two such seeds. Where both take the fewest measured, or neither reaches the goal, they count as equal.
-    """
-    seeds = sorted(set.intersection(*(set(sample.values) for curve in (mine, theirs) for sample in curve.values())))
-    if len(seeds) < 2:
-        return None
-    generator, found = random.Random(0), []
-    for _ in range(draws):
-        drawn = generator.choices(seeds, k=len(seeds))
-        ours, others = labels_for(mine, goal, drawn), labels_for(theirs, goal, drawn)
-        found.append(1.0 if ours == others else others / ours)
-    found.sort()
-    return found[round(0.025 * draws)], found[-1 - round(0.025 * draws)]
+def _epochs(row: Row, goal: float = 0.8) -> float:
+    """The epoch at which validation accuracy first reaches ``goal``; the last one if it does not."""
+    curve = row["curve"]
+    reached = (e for e, value in zip(curve["epoch"], curve["accuracy"], strict=True) if value >= goal)
+    return float(next(reached, curve["epoch"][-1]))
 
 
-# --- what is compared
+# --- comparisons and verdicts
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure against another: a line of a table. ``decides``: the verdict rests on it too."""
+    """One figure against another, or against a goal; ``p`` is corrected for all comparisons of a claim."""
 
-    where: str
+    place: Setting
     metric: str
     one: str
-    ours: str
+    ours: Sample
     other: str
-    theirs: str
-    difference: str
-    holds: str
-    decides: bool = True
+    theirs: Sample | float
+    margin: float
+    p: float = math.nan
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return spelled(dict(self.place))
+
+    @property
+    def gap(self) -> Sample:
+        """The difference seed by seed."""
+        return self.ours.minus(self.theirs)
+
+    @property
+    def ahead(self) -> float:
+        """How far the mean is above the bar, in the direction that is better."""
+        return self.gap.mean * (-1 if self.metric in LOWER else 1) + self.margin
+
+    @property
+    def holds(self) -> str:
+        """Yes or no where p is below .05; the mean of two seeds decides that a goal is met."""
+        clear = self.p < 0.05
+        met = clear if isinstance(self.theirs, Sample) else len(self.ours) > 1
+        return YES if met and self.ahead >= 0 else NO if clear and self.ahead < 0 else OPEN
 
 
-@dataclass(frozen=True)
-class Versus:
-    """Which methods are compared, in each combination of the settings ``over`` (None: every value).
+def judge(experiment: Experiment, rows: Rows, left: Sequence[Trial] = ()) -> tuple[str, list[Comparison]]:
+    """The verdict on a claim, and the comparisons that it rests on.
 
-    ``one`` and ``other`` name a method, "each" or the "best" (by validation loss) "SIRE" or "other"; ``other`` may be
-    "its base", the same training without the penalty. ``margin``: so much behind still counts as level.
+    One comparison that fails refutes the claim. The verdict is open while one is open and none fails, while a trial
+    is ``left`` that one needs, and while a model has not learnt what ``needs`` asks.
     """
-
-    one: str
-    other: str
-    metric: str = "accuracy"
-    over: Mapping[str, Sequence[Any] | None] = field(default_factory=dict)
-    margin: float = 0.0
-    decides: bool = True
-
-
-_RIVALS = ("plain", "pi-sgd", "deepsets")
-COMPARED = {
-    "parity": [],
-    "sub-vs-sire": [Versus("sire", "sub"), Versus("sire", "plain", decides=False)],
-    "labels": [Versus("each SIRE", other, over={"alphabet": (100,), "labels": (10000,)}) for other in _RIVALS],
-    "half-range": [Versus("each SIRE", "plain", over={"n": None, "labels": None})],
-    "dial": [],
-    "fold": [Versus("fold-sire", other, over={"case": None, "length": None}) for other in ("fold", "invariant")],
-    "lengths": [
-        Versus("each SIRE", other, "mae", {"cell": None, "length": (20, 100)}) for other in ("its base", "deepsets")
-    ],
-    "sum": [
-        *(Versus("best SIRE", other, over={"n": (10, 15, 20, 25, 30)}) for other in ("plain", "pi-sgd")),
-        Versus("best SIRE", "deepsets", over={"n": (5, 10, 15, 20, 25)}, decides=False),
-        Versus("best SIRE", "deepsets", over={"n": (30,)}),  # the claim is about large n
-    ],
-    "range": [Versus("best SIRE", "best other", over={"n": None}, margin=0.02)],
-    "variance": [Versus("best SIRE", "deepsets", "rmse", {"n": None})],
-    "pointcloud": [
-        *(Versus("each SIRE", other) for other in ("deepsets", "its base")),
-        Versus("each other", "plain", decides=False),
-    ],
-}
-
-
-def judge(experiment: Experiment, rows: Rows, finished: bool) -> tuple[str, list[Comparison]]:
-    """The verdict on an experiment's claim in the words of the pages, and the comparisons of its chosen rows.
-
-    One comparison that does not hold refutes the claim, one that is open leaves it open.
-    """
-    chosen = [row for row in rows if row["selected"]]
-    found = [*_with_the_paper(experiment, chosen), *_comparisons(experiment, chosen, rows)]
-    decided = {comparison.holds for comparison in found if comparison.decides}
     if not rows:
-        return "not run", found
-    if not finished:
-        return BUDGET, found
-    if NO in decided:
-        return "not reproduced", found
-    if decided == {YES}:
-        return "reproduced" + " at smaller scale" * any(row["scale"] != "paper" for row in rows), found
-    return "open (seeds, budget)" if {SEEDS, BUDGET} <= decided else BUDGET if BUDGET in decided else SEEDS, found
+        return "not run", []
+    tests = tests_of(experiment, rows)
+    found, needs = compare(experiment, tests, rows), compare(experiment, experiment.needs, rows)
+    results = {comparison.holds for comparison in found}
+    named = {f"{name}" for test in tests for name in (test.one, test.other)}
+    waits = any(_is(name, trial.method) for name in named for trial in left)
+    if waits or any(need.holds != YES for need in needs):
+        verdict = "open"
+    elif NO in results:
+        verdict = "not reproduced"
+    else:
+        smaller = experiment.reported != "not tried" and rows[0]["scale"] != "paper"
+        verdict = "reproduced" + " at smaller scale" * smaller if results == {YES} else "open"
+    return verdict, [*needs, *found]
 
 
-def _with_the_paper(experiment: Experiment, chosen: Rows) -> Iterator[Comparison]:
-    """The declared figures; one decides where its accepted band has a paper's figure in it."""
-    for expected in experiment.expected:
-        low, high = expected.band
-        ours = sample_of(chosen, expected.metric, expected.method, **expected.where)
-        paper = f"{expected.paper:g}" + (f" ± {expected.sd:g}" if expected.sd is not None else "")
-        where, decides = spelled(dict(expected.where)), -math.inf < low <= expected.paper <= high
-        yield from _within(where, expected.metric, expected.method, ours, low, high, decides, paper=paper)
+def tests_of(experiment: Experiment, rows: Rows) -> Sequence[Versus]:
+    """The declared comparisons; by default the first method with each of the others, in every reported place."""
+    plan = experiment.plan(rows[0]["scale"])
+    first, *others = plan.methods
+    where = {key: list(values) for key, values in plan.over.items()}
+    return experiment.tests or [Versus(first, other, where) for other in others]
 
 
-def _within(
-    where: str, metric: str, name: str, ours: Sample, low: float, high: float, decides: bool, paper: str = ""
-) -> Iterator[Comparison]:
-    """Whether a mean lies in a band; two seeds at least, and nothing to say of a band without bounds."""
-    free = math.isinf(low) and math.isinf(high)
-    band = "" if free else f"≥ {low:g}" if high >= 1 else f"< {high:g}" if low <= 0 else f"{low:g} to {high:g}"
-    holds = "" if free else SEEDS if len(ours) < 2 else YES if low <= ours.mean <= high else NO
-    if ours:
-        yield Comparison(where, metric, name, str(ours), "paper" if paper else "", paper, band, holds, decides)
+def _is(name: str, method: str) -> bool:
+    """Whether a method is one of those that a name stands for; the paper has no fold, so its claims are without."""
+    ours = name in ("best with", "best without")
+    penalised = name in ("best sire", "best with")
+    return name == method or (name in KINDS and ("sire" in method) == penalised and (ours or "fold" not in method))
 
 
-def _comparisons(experiment: Experiment, chosen: Rows, rows: Rows) -> Iterator[Comparison]:
-    """Method against method; an experiment that declares nothing is compared with and without its penalties."""
-    over: dict[str, Sequence[Any] | None] = dict.fromkeys(next(iter(experiment.plans.values())).over)
-    metrics = ("accuracy", "macro_f1") if experiment.name == "ecg" else (experiment.headline,)
-    default = [Versus("each SIRE", "its base", metric, over) for metric in metrics]
-    default += [Versus("each other", "plain", metric, over, decides=False) for metric in metrics]
-    for versus in COMPARED.get(experiment.name, default):
-        yield from _versus(versus, chosen)
-    if experiment.name not in COMPARED and "labels" in over:
-        yield from _most_where_few(chosen, experiment.headline, [key for key in over if key != "labels"])
-    own = {"parity": _parity, "sub-vs-sire": _weights_and_epochs, "labels": _labels, "dial": _dial}
-    if chosen and experiment.name in own:
-        yield from own[experiment.name](chosen, rows)
+def compare(experiment: Experiment, tests: Sequence[Versus], rows: Rows) -> list[Comparison]:
+    """The comparisons of which both sides have a seed in common, corrected as one family."""
+    found = [c for test in tests for c in _compared(experiment, test, rows) if c.one != c.other and c.gap]
+    corrected = holm([c.gap.p_value(c.margin * (1 if c.metric in LOWER else -1)) for c in found])
+    return [replace(c, p=p) for c, p in zip(found, corrected, strict=True)]
 
 
-Side = tuple[str, Sample]
+def _compared(experiment: Experiment, test: Versus, rows: Rows) -> Iterator[Comparison]:
+    metric = test.metric or experiment.headline
+    several = {key: value if isinstance(value, list) else [value] for key, value in test.where.items()}
+    for values in itertools.product(*several.values()):
+        where = dict(zip(several, values, strict=True))
+        one, ours = figure(experiment, rows, test.one, metric, where)
+        if isinstance(test.other, str):
+            other, theirs = figure(experiment, rows, test.other, metric, {**where, **test.against})
+            other = ", ".join(filter(None, [other, spelled(dict(test.against))]))
+            yield Comparison(where, metric, one, ours, other, theirs, test.margin)
+        else:
+            yield Comparison(where, metric, one, ours, "goal", test.other, test.margin)
 
 
-def compare(
-    where: str, metric: str, one: Side, other: Side, *, margin: float = 0.0, decides: bool = True
-) -> Iterator[Comparison]:
-    """Whether ``one`` is better than ``other`` seed by seed, or less than ``margin`` behind.
-
-    Open where the 95 % interval of the paired difference holds that bar, or where one seed has none. Nothing where
-    they have no seed in common.
-    """
-    (name, ours), (rival, theirs) = one, other
-    if name != rival and (gap := ours.minus(theirs)):
-        (low, high), digits = gap.interval, 3 if abs(ours.mean) < 10 else 1
-        interval = f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(gap) > 1 else ""
-        difference = f"{gap.mean:+.{digits}f}{interval}"
-        if metric in LOWER:
-            low, high = -high, -low
-        holds = YES if low > -margin else NO if high < -margin else SEEDS
-        yield Comparison(where, metric, name, str(ours), rival, str(theirs), difference, holds, decides)
+def figure(experiment: Experiment, rows: Rows, name: str, metric: str, where: Setting) -> tuple[str, Sample]:
+    """A method, or the best of a kind by validation, and the figure of its choice at a place."""
+    here = [row for row in matching(rows, where) if row["selected"]]
+    if name in KINDS:
+        methods = sorted({row["method"] for row in here if _is(name, row["method"])})
+        name = max(methods, key=lambda method: _validated(experiment, here, method), default=name)
+    return name, sample_of(here, metric, name)
 
 
-def _versus(versus: Versus, chosen: Rows) -> Iterator[Comparison]:
-    for cell in _cells(chosen, versus.over):
-        here = matching(chosen, cell)
-        for one in _named(versus.one, here):
-            for other in [without_penalty(one)] if versus.other == "its base" else _named(versus.other, here):
-                data = {row["setting"].get("data") for row in here if row["method"] == one}
-                theirs = [row for row in chosen if row["method"] == other and row["setting"].get("data") in data]
-                shared = {key: value for key, value in cell.items() if _values(theirs, key)}  # DeepSets has no cell
-                sides = (one, sample_of(here, versus.metric, one)), (other, sample_of(theirs, versus.metric, **shared))
-                yield from compare(spelled(cell), versus.metric, *sides, margin=versus.margin, decides=versus.decides)
-
-
-def _named(name: str, here: Rows) -> list[str]:
-    """The methods that a name of :class:`Versus` stands for: one, or each or the best (by validation) of a kind."""
-    which, _, kind = name.partition(" ")
-    if not kind:
-        return [name]
-    methods = [method for method in _methods(here) if not method.startswith("fold")]  # the paper has none
-    methods = [method for method in methods if method.startswith("sire") == (kind == "SIRE")]
-    if which == "each":
-        return methods
-    losses = {method: sample_of(here, "loss", method, part="validation").mean for method in methods}
-    return sorted(losses, key=lambda method: losses[method])[:1]
-
-
-def _cells(rows: Rows, over: Mapping[str, Sequence[Any] | None]) -> list[dict[str, Any]]:
-    values = [allowed or _values(rows, key) for key, allowed in over.items()]
-    return [dict(zip(over, combination, strict=True)) for combination in itertools.product(*values)]
-
-
-def _values(rows: Rows, key: str) -> list[Any]:
-    return sorted({row["setting"][key] for row in rows if row["setting"].get(key) is not None})
-
-
-def _methods(rows: Rows) -> list[str]:
-    return sorted({row["method"] for row in rows})
-
-
-# --- what single experiments compare
-
-
-def _most_where_few(chosen: Rows, metric: str, over: Sequence[str]) -> Iterator[Comparison]:
-    """Whether the gain over no penalty is larger with the fewest labels than with the most."""
-    shares = _values(chosen, "labels")
-    for cell, method in itertools.product(_cells(chosen, dict.fromkeys(over)), _methods(chosen)):
-        if method.startswith("sire") and len(shares) > 1:
-            sides = []
-            for place in ({**cell, "labels": share} for share in (shares[0], shares[-1])):
-                mine, base = (sample_of(chosen, metric, m, **place) for m in (method, without_penalty(method)))
-                sides.append((f"{method}, gain with labels {place['labels']:g}", mine.minus(base)))
-            yield from compare(spelled(cell), metric, *sides)
-
-
-def _parity(chosen: Rows, rows: Rows, goal: float = 0.99) -> Iterator[Comparison]:
-    """The paper does not name its cell, so one that reaches ``goal`` without penalty is enough."""
-    far = matching(chosen, {"length": 100})
-    best = max((sample_of(far, "accuracy", "plain", cell=cell).mean for cell in _values(far, "cell")), default=0.0)
-    for cell, method in itertools.product(_values(far, "cell"), ("plain", "sire")):
-        ours = sample_of(far, "accuracy", method, cell=cell)
-        decides = method == "plain" and ours.mean == best
-        yield from _within(f"cell {cell}, length 100", "accuracy", method, ours, goal, 1.0, decides)
-    pooled, short = sample_of(far, "accuracy", "deepsets"), sample_of(chosen, "accuracy", "deepsets", length=10)
-    for comparison in _within("length 100", "accuracy", "deepsets", pooled, -math.inf, goal, decides=True):
-        # where it has not fitted the training lengths, it has not failed to go beyond them
-        yield replace(comparison, holds=BUDGET) if short.mean < goal else comparison
-
-
-def _weights_and_epochs(chosen: Rows, rows: Rows) -> Iterator[Comparison]:
-    """SIRE against SUB at the paper's own weights, .001 to .1, and by how fast each converges at its best."""
-    sides, epochs = [], []
-    for method in ("sire", "sub"):
-        sides.append((f"{method}-paper", sample_of(chosen, "accuracy", f"{method}-paper")))
-        curves = {row["seed"]: row["curve"] for row in chosen if row["method"] == method and row.get("curve")}
-        reached = {seed: _reached(curve) for seed, curve in curves.items()}
-        epochs.append((method, Sample({} if math.inf in reached.values() else reached)))
-    yield from compare("the paper's weights", "accuracy", *sides)
-    yield from compare("", EPOCHS, *epochs)
-
-
-def _reached(curve: Mapping[str, Sequence[float]], goal: float = 0.8) -> float:
-    """The epoch at which validation accuracy first reaches ``goal``."""
-    return next((e for e, value in zip(curve["epoch"], curve["accuracy"], strict=True) if value >= goal), math.inf)
-
-
-def _labels(chosen: Rows, rows: Rows, goal: float = 0.9) -> Iterator[Comparison]:
-    """How many times fewer labels each SIRE needs, where it or its rival reaches the goal."""
-    for alphabet in _values(chosen, "alphabet"):
-        curves = {method: labels_curve(chosen, method, alphabet=alphabet) for method in _methods(chosen)}
-        for mine, rival in itertools.product(curves, _RIVALS):
-            if not mine.startswith("sire") or not curves[mine] or not curves.get(rival):
-                continue
-            (ours, our_text), (theirs, their_text) = (labels_needed(curves[method], goal) for method in (mine, rival))
-            low, high = times_fewer(curves[mine], curves[rival], goal) or (math.nan, math.nan)
-            known = not {our_text[0], their_text[0]} & {">", "≤"}
-            ratio = f"÷ {theirs / ours:.2g} ({low:.2g} to {high:.2g})" if known else ""
-            holds = YES if low > 1 else NO if high < 1 else SEEDS
-            if min(ours, theirs) < math.inf:
-                what = f"labels for {goal}"
-                yield Comparison(f"alphabet {alphabet}", what, mine, our_text, rival, their_text, ratio, holds)
-
-
-def labels_curve(rows: Rows, method: str, **where: Any) -> Curve:
-    """The accuracy of ``method`` at each number of labels it was given, fewest first."""
-    mine = [row for row in matching(rows, where) if row["method"] == method]
-    return {number: sample_of(mine, "accuracy", labels=number) for number in _values(mine, "labels")}
-
-
-def labels_needed(curve: Curve, goal: float = 0.9) -> tuple[float, str]:
-    """How many labels ``goal`` takes, and in words: a number, or a bound where it lies outside those measured."""
-    number, fewest, most = labels_for(curve, goal), min(curve), max(curve)
-    return number, f"> {most:,}" if math.isinf(number) else f"≤ {fewest:,}" if number <= fewest else f"{number:,.0f}"
-
-
-def _dial(chosen: Rows, rows: Rows) -> Iterator[Comparison]:
-    """Whether the largest weight has a smaller gap than the least."""
-    mine = [row for row in chosen if row["method"] == "sire"]
-    ends = [end(_values(mine, "penalty_weight"), default=0.0) for end in (max, min)]
-    sides = [(f"sire, weight {w:g}", sample_of(mine, "state_gap_squared", penalty_weight=w)) for w in ends]
-    yield from compare("", "state_gap_squared", *sides)
+def _validated(experiment: Experiment, rows: Rows, method: str) -> float:
+    values = [experiment.figure(row["validation"]) for row in rows if row["method"] == method]
+    mean = fmean(values)
+    return mean if math.isfinite(mean) else -math.inf

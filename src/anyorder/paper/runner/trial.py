@@ -16,6 +16,7 @@ from typing import Any
 
 from anyorder.checks import one_of
 
+LABELS, EPOCHS = "labels for accuracy 0.9", "epochs to accuracy 0.8"  # read off several rows, or a curve
 READS = 20  # orderings of a test set that a recurrence is averaged over, as many as in Janossy pooling's code
 ONE_ORDERING, MANY_ORDERINGS = "_one_ordering", f"_{READS}_orderings"  # end the names of such figures
 
@@ -27,13 +28,6 @@ Setting = Mapping[str, Any]
 def shuffles(method: str) -> bool:
     """Whether ``method`` reads every set in a fresh random ordering each epoch."""
     return method == "pi-sgd" or method.endswith("+shuffle")
-
-
-def without_penalty(method: str) -> str:
-    """The method that is trained as ``method`` is, without the penalty."""
-    if method.startswith("fold"):
-        return "fold+shuffle" if shuffles(method) else "fold"
-    return "pi-sgd" if shuffles(method) else "plain"
 
 
 def short(value: float) -> float:
@@ -119,24 +113,42 @@ class Plan:
 
 @dataclass(frozen=True)
 class Expected:
-    """A published number: ``metric`` of ``method``'s choice, in the rows whose setting matches ``where``.
+    """A figure at the paper's setting: ``metric`` of ``method`` in the rows whose settings agree with ``where``.
 
-    ``paper`` is its value and ``sd`` its standard deviation; ``band`` is what is accepted for our mean over seeds.
+    ``paper`` is the published value (None: drawn without a number) and ``sd`` its standard deviation.
     """
 
     method: str
     metric: str
-    paper: float
+    paper: float | None = None
     where: Setting = field(default_factory=dict)
     sd: float | None = None
-    band: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A comparison that a verdict rests on: ``one`` is better than ``other`` where settings agree with ``where``.
+
+    ``one`` and ``other`` are methods, or "best sire" and "best other": the best by validation of the methods with and
+    without "sire" in their names, folds left out. A number is a goal for the mean of ``one``. A list in ``where`` gives
+    a comparison for each value; ``against`` replaces settings for ``other``. ``metric`` is the headline if empty.
+    ``margin``: so much behind still counts as level.
+    """
+
+    one: str
+    other: str | float
+    where: Setting = field(default_factory=dict)
+    metric: str = ""
+    against: Setting = field(default_factory=dict)
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure of the chosen rows: ``metric`` against the setting ``x``, a line a method.
+    """A figure of the chosen rows: ``metric`` against the setting ``x``, a line a method; ``x="method"``: dots.
 
-    There is one figure for each value of ``split``. ``curve``: from training curves; ``log``: a logarithmic axis of x.
+    There is one figure for each value of ``split``. ``where`` and ``methods`` choose rows, None: all. ``curve``: from
+    training curves; ``log``: a logarithmic axis of x. The first chart of an experiment may stand on the first screen.
     """
 
     x: str
@@ -144,6 +156,9 @@ class Chart:
     split: str | None = None
     curve: bool = False
     log: bool = False
+    title: str = ""
+    where: Setting = field(default_factory=dict)
+    methods: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,8 +175,10 @@ class Experiment:
     to every run. ``select`` names the validation figure that chooses settings: the most ``accuracy``, the least
     ``loss``, ``mae`` or ``rmse``, or ``metric`` (accuracy, else RMSE) to two digits, with ties to the candidate that
     is declared first.
-    ``short`` is the claim in few words and ``reported`` what the paper gives for it, both for summaries. ``remark`` is
-    how we understand what does not hold.
+    ``claim`` is one line. ``reported`` is what the paper gives for it. ``tests`` are the comparisons that decide the
+    verdict, corrected together by Holm; without them the first method is compared with each of the others. ``needs``
+    must hold first, or the verdict stays open: a model that has not learnt its training sets refutes nothing.
+    ``decided`` says for a verdict, in one line, what decided it. ``at`` is the place of the summary's best figures.
     """
 
     name: str
@@ -174,9 +191,11 @@ class Experiment:
     data: Callable[[str], Any] | None = None
     expected: Sequence[Expected] = ()
     charts: Sequence[Chart] = ()
-    short: str = ""
     reported: str = "not tried"
-    remark: str = ""
+    tests: Sequence[Versus] = ()
+    needs: Sequence[Versus] = ()
+    decided: Mapping[str, str] = field(default_factory=dict)
+    at: Setting = field(default_factory=dict)
     cpus: int = 1
     gpus: float = 0.0
 
