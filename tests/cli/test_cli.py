@@ -262,7 +262,7 @@ def test_train_says_how_it_read_the_table_and_what_it_kept(succeed, tmp_path):
     out = succeed(f"{TRAIN} --time when --force")
     assert re.search(r"when; \d\d\.\d% share their time with another of their set: training ignores their order", out)
     (kept,) = re.findall(r"kept epoch (\d) of 2: validation [\d.]+, order gap [\d.]+", out)
-    assert int(kept) == ao.load(tmp_path / "model").best_epoch_
+    assert int(kept) == ao.load(tmp_path / "model").best_epoch_ + 1
 
 
 def test_the_log_of_a_training_is_kept_with_the_model_and_never_read(succeed, table):
@@ -613,14 +613,14 @@ def interrupted(run, monkeypatch):
     def call(words, checkpoints=1):
         written = []
 
-        def due(self):
+        def write_if_due(self):
             if len(written) == checkpoints:
                 raise KeyboardInterrupt
             written.append(self)
-            return True
+            self.write()
 
         with monkeypatch.context() as patch:
-            patch.setattr(Checkpoint, "due", due)
+            patch.setattr(Checkpoint, "write_if_due", write_if_due)
             status, out, err = run(words)
         assert status == 130
         assert "Traceback" not in err
@@ -639,6 +639,19 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(succeed, refu
     succeed(f"{TRAIN} --force")
     for name, tensor in ao.load("model").model_.state_dict().items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+def test_a_finished_training_goes_on_for_more_epochs(succeed, refused, table):
+    assert "nothing to resume" in refused(f"{TRAIN} --resume")
+    succeed(TRAIN)
+    longer = f"{TRAIN} --resume".replace("--epochs 2", "--epochs 4")
+    succeed(longer)
+    extended = ao.load("model")
+    assert len(extended.history_) == 4
+    succeed(longer.replace("--resume", "--force"))
+    for name, tensor in ao.load("model").model_.state_dict().items():
+        assert torch.equal(tensor, extended.model_.state_dict()[name]), name
+    assert "epochs is 4 there and 2 here" in refused(f"{TRAIN} --resume")
 
 
 def test_two_trainings_of_one_model_folder_are_refused(succeed, refused, table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -620,8 +621,8 @@ def test_the_log_has_a_line_an_epoch_and_tensorboard_gets_the_same(tmp_path, cap
 def test_progress_is_a_line_of_figures(capsys):
     train(model(), "mse", sums(), config=TrainConfig(epochs=2), validation=sums(seed=1))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("epoch 0 · loss ")
-    assert lines[-1].startswith("epoch 1 · loss ")
+    assert re.match(r"epoch 1 of 2, about \d+ s left · loss ", lines[0])
+    assert lines[-1].startswith("epoch 2 of 2 · loss ")
     assert "validation" in lines[0]
     assert "gap" in lines[0]
 
@@ -915,6 +916,43 @@ def finished(tmp_path_factory):
     run |= {"penalty_weight": 1.0, "augment": Scaled(), "workdir": tmp_path_factory.mktemp("run")}
     assert trained(**run)[1] == trained(**run)[1]
     return run
+
+
+def test_ctrl_c_inside_a_step_keeps_that_step(tmp_path):
+    stops, seen = [], []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(len(seen))
+        if len(seen) in stops:
+            signal.raise_signal(signal.SIGINT)
+        return F.mse_loss(output, target)
+
+    expected, _ = trained(sums(), loss=loss, epochs=4)
+    stops.append(len(seen) + 5)
+    with pytest.raises(KeyboardInterrupt):
+        trained(sums(), workdir=tmp_path, loss=loss, epochs=4)
+    assert steps_in(tmp_path) == 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert torch.equal(flat(trained(sums(), workdir=tmp_path, loss=loss, epochs=4)[0]), flat(expected))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "plateau", "one-cycle"])
+def test_a_finished_run_goes_on_for_more_epochs(tmp_path, schedule):
+    options = {"data": sums(), "validation": sums(seed=1), "schedule": schedule}
+    trained(**options, workdir=tmp_path, epochs=2)
+    if schedule == "one-cycle":  # its learning rates depend on the number of epochs
+        with pytest.raises(InputError, match="epochs is 2 there and 5 here"):
+            trained(**options, workdir=tmp_path, epochs=5)
+        return
+    longer, result = trained(**options, workdir=tmp_path, epochs=5)
+    assert torch.equal(flat(longer), flat(trained(**options, epochs=5)[0]))
+    assert len(result.history) == 5
+
+
+def test_a_run_that_lost_patience_goes_on_with_more_of_it(tmp_path):
+    options = {"data": sums(), "validation": sums(seed=1), "metric": lambda *_: 1.0, "epochs": 9, "workdir": tmp_path}
+    epochs = [len(trained(**options, patience=patience)[1].history) for patience in (2, 2, 4, None)]
+    assert epochs == [3, 3, 5, 9]
 
 
 @pytest.mark.parametrize("case", OTHER_RUNS)

@@ -174,13 +174,13 @@ def train(
     yardstick: bool = Option(True, help="Compare with gradient boosting on the pooled statistics."),
     seed: int = _SEED,
     tensorboard: Path | None = Option(None, help="Folder for TensorBoard's training curves.", show_default="none"),
-    resume: bool = Option(False, "--resume", help="Continue the training that was interrupted."),
+    resume: bool = Option(False, "--resume", help="Continue the training, or extend a finished one."),
     force: bool = _FORCE,
 ) -> None:
     """Train on a table of events, readings or items grouped into sets, and write a model folder."""
     if tensorboard is not None and out.resolve() in (tensorboard.resolve(), *tensorboard.resolve().parents):
         raise InputError(f"--tensorboard {tensorboard} is inside the model folder {out}; choose another folder")
-    run = Run(out)
+    run = Run(out, resume)
     if is_first_process():
         context.with_resource(run.lock())
         run.check(resume, force)
@@ -207,7 +207,7 @@ def train(
         trained.fit(table, **{n: v for n, v in context.params.items() if n in columns}, say=_say)
     except (InputError, InputTypeError):
         if is_first_process() and not resume:  # a training that can be resumed elsewhere is kept
-            run.end()
+            run.drop()
         raise
     except KeyboardInterrupt:
         how = "--resume continues from the last checkpoint" if run.unfinished else "there is no checkpoint yet"
@@ -257,7 +257,7 @@ def _say_result(estimator: Any) -> None:
     record = estimator.history_[-1 if estimator.best_epoch_ is None else estimator.best_epoch_]
     figures = {"validation": record["validation"], "order gap": record["gap"]}
     words = ", ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None)
-    _say(f"kept epoch {record['epoch']} of {len(estimator.history_)}: {words or 'the last'}")
+    _say(f"kept epoch {record['epoch'] + 1} of {len(estimator.history_)}: {words or 'the last'}")
 
 
 # --- from a model to predictions, an audit, a graph

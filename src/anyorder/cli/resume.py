@@ -23,9 +23,12 @@ class Run:
     Whether a checkpoint fits the table and the options is checked where the checkpoint is read.
     """
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.folder = home() / "runs" / hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:20]
+    def __init__(self, out: Path, resume: bool = False) -> None:
+        self.out, name = out, hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:20]
+        self.folder, self._finished = home() / "runs" / name, home() / "finished" / name
+        self._lock = self.folder.with_suffix(".lock")
+        if resume and not self.unfinished:
+            self.folder = self._finished
 
     @property
     def unfinished(self) -> bool:
@@ -34,14 +37,14 @@ class Run:
 
     def lock(self) -> AbstractContextManager[None]:
         """Be the only training that writes the model folder."""
-        return locked(self.out, self.folder.with_suffix(".lock"))
+        return locked(self.out, self._lock)
 
     def check(self, resume: bool, force: bool) -> None:
         """Refuse to lose an unfinished training, and to replace what is not a model folder."""
         if resume and force:
             raise InputError("--resume continues a training and --force starts afresh; choose one")
         if resume and not self.unfinished:
-            raise InputError(f"there is nothing to resume: no training for {self.out} is unfinished")
+            raise InputError(f"there is nothing to resume: no checkpoint of a training for {self.out} is kept")
         if self.unfinished and not resume and not force:
             raise InputError(
                 f"the training for {self.out} was not finished; continue it with --resume and the same options, or "
@@ -57,9 +60,16 @@ class Run:
     def begin(self, force: bool) -> None:
         """Make the folder; with ``force``, drop the checkpoint of an earlier training."""
         if force:
-            self.end()
+            self.drop()
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def end(self) -> None:
+    def drop(self) -> None:
         """Drop the checkpoint."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self) -> None:
+        """Keep the checkpoint of a finished training, which more epochs may extend."""
+        if self.folder != self._finished:
+            shutil.rmtree(self._finished, ignore_errors=True)
+            self._finished.parent.mkdir(exist_ok=True)
+            self.folder.rename(self._finished)

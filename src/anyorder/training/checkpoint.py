@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,13 +32,34 @@ class Checkpoint:
         self.run, self.path = run, workdir / "checkpoint.safetensors"
         self._settings = json.loads(json.dumps(_settings(run)))
         self._next = time.monotonic() + run.config.checkpoint_seconds
+        self.interrupts: list[int] = []
 
-    def due(self) -> bool:
-        """Whether it is time to write; several processes follow the first one's clock."""
-        now = time.monotonic() >= self._next
-        if self.run.world == 1:
-            return now
-        return bool(summed(torch.tensor(float(now and self.run.rank == 0), device=self.run.device)) > 0)
+    def __enter__(self) -> Checkpoint:
+        """Let Ctrl-C wait for the end of a step; a second one does not wait."""
+        self._handler = signal.getsignal(signal.SIGINT)
+        if self._handler is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if signal.getsignal(signal.SIGINT) == self._interrupted:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def _interrupted(self, number: int, frame: Any) -> None:
+        if self.interrupts:
+            raise KeyboardInterrupt
+        self.interrupts.append(number)
+
+    def write_if_due(self) -> None:
+        """Write if it is time, or the run is interrupted or at its end; several processes decide together."""
+        wishes = [time.monotonic() >= self._next and self.run.rank == 0, bool(self.interrupts)]  # the first one's clock
+        if self.run.world > 1:
+            wishes = (summed(torch.tensor(wishes, dtype=torch.float32, device=self.run.device)) > 0).tolist()
+        due, interrupted = wishes
+        if due or interrupted or self.run.finished:
+            self.write()
+        if interrupted:
+            raise KeyboardInterrupt
 
     def write(self) -> None:
         run = self.run
@@ -59,6 +83,8 @@ class Checkpoint:
         with open(self.path, "rb") as file:
             tensors, metadata = tensors_from_file(file, str(self.path), self._check)
         vars(run.result).update(metadata["result"])
+        if run.result.stopped == "patience" and run.epochs_without_progress < (run.config.patience or math.inf):
+            run.result.stopped = "finished"
         state = _joined(metadata["state"], tensors)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
@@ -73,7 +99,7 @@ class Checkpoint:
         """Refuse another run, and any state that this run cannot take over, by its ``tensors`` without numbers."""
         run, kept, here = self.run, metadata.get("run", {}), self._settings
         for name in [*here, *kept]:  # the settings that are easiest to read come first
-            if kept.get(name) != here.get(name):
+            if kept.get(name) != here.get(name) and not self._extends(name, kept.get(name)):
                 raise InputError(
                     f"workdir {self.path.parent} holds another run: {name} is {kept.get(name)!r} there and "
                     f"{here.get(name)!r} here (choose another workdir, or delete that one)"
@@ -87,6 +113,13 @@ class Checkpoint:
         odd = _misfit(state, own, "the state")
         if odd or metadata["result"].keys() != vars(run.result).keys():
             raise InputError(f"{self.path} does not fit this run: {odd or 'its result'} is not of the same form")
+
+    def _extends(self, name: str, kept: Any) -> bool:
+        """Whether a setting is only raised, so that the run goes on for longer."""
+        value = getattr(self.run.config, name) if name in ("epochs", "patience") else None
+        longer = kept is not None and name == "patience" and value is None
+        longer |= isinstance(value, int) and isinstance(kept, int) and value > kept
+        return longer and (name == "patience" or self.run.config.schedule != "one-cycle")
 
     def _state_after_a_step(self) -> Any:
         """The form of the optimiser's state, from a step of a twin that takes no memory."""

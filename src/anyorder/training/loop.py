@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,10 @@ class _Run:
         self.best: dict[str, Tensor] | None = None
         # Of this epoch: the loss over sets, the penalties over steps, and how many steps had a penalty.
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    @property
+    def epochs_without_progress(self) -> int:
+        return len(self.result.history) - 1 - (self.result.best_epoch or 0)
 
     @property
     def finished(self) -> bool:
@@ -365,21 +369,19 @@ class _Run:
             checkpoint.resume()
         result, journal = self.result, Journal(self, workdir, progress is not False, log)
         clock = time.monotonic() - result.seconds
-        try:
+        with closing(journal), checkpoint or nullcontext():
             while not self.finished:
                 self.model.train()
                 while result.steps < self.deck.batches * (len(result.history) + 1):
                     self.step()
                     result.seconds = time.monotonic() - clock
-                    if checkpoint is not None and checkpoint.due():
-                        checkpoint.write()
+                    if checkpoint is not None:
+                        checkpoint.write_if_due()
                 record = self._end_epoch()
                 result.seconds = time.monotonic() - clock
                 journal.epoch(record)
-                if checkpoint is not None and (self.finished or checkpoint.due()):
-                    checkpoint.write()
-        finally:
-            journal.close()
+                if checkpoint is not None:
+                    checkpoint.write_if_due()
         if self.best is not None:
             self.model.load_state_dict(self.best)
         self.model.eval()
@@ -415,7 +417,7 @@ class _Run:
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         if config.schedule == "plateau":
             self.schedule.step(loss if validation is None else validation)
-        if config.patience is not None and epoch - (result.best_epoch or 0) >= config.patience:
+        if config.patience is not None and self.epochs_without_progress >= config.patience:
             result.stopped = "patience"
         if self.finished and validation is not None and self.best is None:
             self._diverged("validation metric", validation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ class Journal:
     def __init__(self, run: Any, workdir: Path | None, shown: bool, log: Callable[[Record], None] | None) -> None:
         self._main, self._shown, self._log = run.rank == 0, shown, log
         self._unshown, self._next = "", 0.0
+        self._epochs, self._about = run.config.epochs, "about" if run.config.patience is None else "at most"
+        self._seconds: deque[float] = deque(maxlen=5)  # of the last epochs
         self._path = None if workdir is None else workdir / "log.jsonl"
         self._board: Any = None
         if self._main and self._path is not None:
@@ -37,7 +40,11 @@ class Journal:
         if not self._main:
             return
         figures = {name: record[name] for name in ("loss", "penalty", "gap", "validation") if record[name] is not None}
-        self._unshown = " · ".join([f"epoch {record['epoch']}", *(f"{name} {v:.4g}" for name, v in figures.items())])
+        done = record["epoch"] + 1
+        self._seconds.append(record["seconds"])
+        left = (self._epochs - done) * sum(self._seconds) / len(self._seconds)
+        where = f"epoch {done} of {self._epochs}" + (f", {self._about} {_duration(left)} left" if left else "")
+        self._unshown = " · ".join([where, *(f"{name} {v:.4g}" for name, v in figures.items())])
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
@@ -59,3 +66,13 @@ class Journal:
         if self._shown and self._unshown:
             print(self._unshown, file=sys.stderr, flush=True)
             self._unshown, self._next = "", time.monotonic() + 2
+
+
+def _duration(seconds: float) -> str:
+    """A time in the unit that people would use.
+
+    >>> _duration(40), _duration(250), _duration(10_000)
+    ('40 s', '4 min', '2.8 h')
+    """
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
