@@ -21,12 +21,13 @@ class Task:
     """A label of sets of whole numbers.
 
     ``label`` maps values ``[N, n]`` to ``[N]``. ``kind`` decides loss and metrics: ``"integer"`` (L1 loss, accuracy
-    after rounding), ``"real"`` (L1 loss, RMSE) or ``"binary"`` (cross-entropy, accuracy). ``ordered``: the label
-    depends on the order of the values.
+    after rounding), ``"real"`` (L1 loss, RMSE), ``"binary"`` or ``"class"`` (cross-entropy, accuracy). ``classes``
+    is the number of outputs. ``ordered``: the label depends on the order of the values.
     """
 
     label: Callable[[Tensor], Tensor]
     kind: str = "integer"
+    classes: int = 1
     ordered: bool = False
 
     def sample(
@@ -50,15 +51,18 @@ class Task:
         return SetData(values[inside][:, None], offsets, targets[:, None])
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The training loss, a mean over the batch: L1, or cross-entropy of one logit for a binary task."""
+        """The training loss, a mean over the batch: L1, or cross-entropy (of one logit for a binary task)."""
+        if self.kind == "class":
+            return F.cross_entropy(outputs, targets[:, 0].long())
         if self.kind == "binary":
             return F.binary_cross_entropy_with_logits(outputs, targets)
         return F.l1_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Figures of predictions ``[N, 1]`` in the units of the labels (logits for a binary task)."""
-        if self.kind == "binary":
-            return {"accuracy": _mean((outputs > 0) == (targets > 0.5)), "loss": self.loss(outputs, targets).item()}
+        """Figures of predictions ``[N, 1]`` in the units of the labels (logits ``[N, classes]`` of classes)."""
+        if self.kind in ("binary", "class"):
+            right = (outputs > 0) == (targets > 0.5) if self.classes == 1 else outputs.argmax(1) == targets[:, 0]
+            return {"accuracy": _mean(right), "loss": self.loss(outputs, targets).item()}
         error = outputs - targets
         figures = {"mae": _mean(error.abs()), "rmse": _mean(error.square()) ** 0.5}
         if self.kind == "integer":
@@ -77,6 +81,7 @@ def _half_range(values: Tensor) -> Tensor:
 
 TASKS = {
     "parity": Task(lambda values: values.sum(1) % 2, kind="binary"),
+    "mod-3": Task(lambda values: values.sum(1) % 3, kind="class", classes=3),
     "sum": Task(lambda values: values.sum(1)),
     "range": Task(lambda values: values.amax(1) - values.amin(1)),
     "variance": Task(lambda values: values.double().var(1, correction=0), kind="real"),

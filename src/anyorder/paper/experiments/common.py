@@ -68,6 +68,7 @@ def scales(
         methods,
         ranges,
         {**plan.fixed, **small},
+        lambda cell: {**plan.follows(cell), **small},
         seeds=2 if numbers else 1,
         tune_on={key: ranges[key][0] for key in plan.tune_on if key in ranges},
         tune_seeds=1,

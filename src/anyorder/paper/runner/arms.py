@@ -25,6 +25,7 @@ from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransforme
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
+from anyorder.paper.models import CommutativeMonoid, SmallCNN
 from anyorder.paper.runner.trial import MANY_ORDERINGS, ONE_ORDERING, READS, Outcome, Setting, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty
 from anyorder.penalties.base import trajectory_of
@@ -109,7 +110,7 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         **{name: setting[name] for name in passed if name in setting},
     )
     penalised: dict[str, Any] = {}
-    if (penalty := build_penalty(trial.method, setting)) is not None:
+    if (penalty := build_penalty(trial.method, setting, model)) is not None:
         budget = AdaptiveWeight(target=setting["target_gap"]) if "target_gap" in setting else None
         penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
         penalised["unlabeled"] = problem.unlabeled
@@ -181,12 +182,10 @@ def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
 class Numbers:
     """A task on generated numbers, its targets standardised by the training sets."""
 
-    outputs = 1
-
     def __init__(self, trial: Trial) -> None:
         setting, self.trial = trial.setting, trial
         self.task = TASKS[setting["task"]]
-        self.loss = self.task.loss
+        self.loss, self.outputs = self.task.loss, self.task.classes
         self.reads = READS if trial.method == "pi-sgd" else 1
         names = {"train": "labels", "validation": "validation", "unlabeled": "unlabeled"}
         sizes = {part: setting[name] for part, name in names.items() if name in setting}
@@ -194,7 +193,7 @@ class Numbers:
         self.train, self.validation = drawn["train"], drawn["validation"]
         self.shift, self.scale = 0.0, 1.0
         targets = _targets(self.train)
-        if self.task.kind != "binary":
+        if self.task.kind in ("integer", "real"):
             self.shift, self.scale = targets.mean().item(), max(targets.std().item(), 1e-8)
         self.units = (0.0, 1.0)
         if setting.get("standardize"):
@@ -306,6 +305,8 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     elif method == "set-transformer":
         kind, names = SetTransformer, "blocks dropout" + " hidden inducing" * (not numbers)
         options = {"layer_norm": True, "hidden": 64, "inducing": None if numbers else 16}
+    elif method == "monoid":
+        kind, names, options = CommutativeMonoid, "hidden", {}
     elif method.startswith("cnn"):
         kind, names, options = SmallCNN, "side dropout", {}
     options |= {name: setting[name] for name in names.split() if name in setting}
@@ -316,39 +317,17 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
         return kind(features, outputs, **options)
 
 
-class SmallCNN(SetModel):
-    """The image network of the Locally Perturbed MNIST comparison: 2 convolutions, 2 fully connected layers.
+def build_penalty(method: str, setting: Setting, model: Any) -> SIRE | SubsetPenalty | None:
+    """The penalty of ``method``: SIRE (``prefixes``, ``window``), SUB, or the outputs of two orderings; None without.
 
-    It reads full sets of ``side²`` pixels in raster order, ``elements [B, side², in_features]``.
+    In the units of the state as in the paper, or ``relative`` to the end states; always so of a fold.
     """
-
-    name = "cnn"
-
-    def __init__(self, in_features: int, out_features: int, side: int = 28, *, dropout: float = 0.0) -> None:
-        super().__init__(in_features, out_features)
-        self.side = side
-        self.layers = nn.Sequential(
-            nn.Conv2d(self.in_features, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Dropout(dropout), nn.Linear(64 * (side // 4) ** 2, 128), nn.ReLU(),
-            nn.Dropout(dropout), nn.Linear(128, out_features),
-        )  # fmt: skip
-
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.layers(elements.transpose(1, 2).unflatten(2, (self.side, self.side)))
-
-
-def build_penalty(method: str, setting: Setting) -> SIRE | SubsetPenalty | None:
-    """The paper's penalties, in the units of the state: SIRE (``prefixes``, ``window``), or SUB; None without one.
-
-    Of a fold, SIRE in the units of the end states.
-    """
-    if method.startswith("fold-sire"):
-        return SIRE(window=setting.get("window"), pairs=setting.get("pairs", 1))
-    if method.startswith("sire"):
-        prefixes, window = setting.get("prefixes"), setting.get("window")
-        return SIRE(prefixes=prefixes, window=window, pairs=setting.get("pairs", 1), relative=False)
-    return SubsetPenalty(pairs=setting.get("pairs", 1), relative=False) if method.startswith("sub") else None
+    pairs, relative = setting.get("pairs", 1), method.startswith("fold") or setting.get("relative", False)
+    if "sire" in method:
+        return SIRE(prefixes=setting.get("prefixes"), window=setting.get("window"), pairs=pairs, relative=relative)
+    if method.startswith("consistency"):
+        return PermutationPenalty(pairs=pairs, relative=relative, of=model.readout)
+    return SubsetPenalty(pairs=pairs, relative=relative) if method.startswith("sub") else None
 
 
 @dataclass(frozen=True)
