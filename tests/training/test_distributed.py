@@ -173,7 +173,7 @@ def test_no_process_ends_with_threads_of_the_group_left(runs):
 
 
 def test_the_first_process_alone_shows_the_epochs(runs):
-    assert runs[1].count("epoch 3 · loss") == 1
+    assert runs[1].count("epoch 4 of 4 · loss") == 1
 
 
 @pytest.mark.parametrize("name", ["budget", "relative"])
