@@ -243,6 +243,33 @@ def test_every_option_of_the_training_reaches_it(succeed, table):
         assert ao.load("model").get_params()[name] == value
 
 
+CONFIG = 'table = "t.csv"\nset-id = "visit"\ntarget = "outcome"\nepochs = 1\nhidden = 4\nclip = "none"\n'
+
+
+def test_a_file_of_options_replaces_defaults_and_the_command_line_wins(succeed, table):
+    more = 'features = ["dose"]\npooled = false\nembedding = 3\ndropout = 0.1\n'
+    (table / "run.toml").write_text(CONFIG + more)
+    succeed("train --config run.toml --out model --hidden 5 --no-yardstick --device cpu")
+    model = ao.load("model")
+    assert model.get_params()["model_options"] == {"hidden": 5, "encoder": [3], "dropout": 0.1}
+    assert [model.clip, model.epochs, model.device, model.n_features_in_] == [None, 1, "cpu", 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("epohs = 3", "a key of run.toml must be one of .*did you mean 'epochs'"),
+        ("batch-size = 0", "run.toml, key batch-size: .*--batch-size"),
+        ('learning-rate = "fast"', "run.toml, key learning-rate: "),
+        ("[train]", "a key of run.toml .*'train'"),
+        ("seed =", "run.toml is not a TOML file"),
+    ],
+)
+def test_a_mistake_in_a_file_of_options_names_the_file_and_the_key(refused, table, line, message):
+    (table / "run.toml").write_text(CONFIG + line)
+    assert re.search(message, refused("train --config run.toml --out model"))
+
+
 def test_names_may_stand_apart_from_their_commas(succeed, table):
     succeed([*TRAIN.split(), "--features", " dose , drug "])
     features = json.loads((table / "model" / "config.json").read_text())["preprocessing"]["table"]["features"]
@@ -520,6 +547,9 @@ BAD_WORDS = {
     "task": (f"{TRAIN} --force --task ranking", "task"),
     "model": (f"{TRAIN} --force --model bert", "'deepsets'"),
     "option": (f"{TRAIN} --force --model deepsets", "a deepsets model has no option --hidden"),
+    "device": (f"{TRAIN} --force --device cpuu", "device must be one of"),
+    "held out by": (f"{TRAIN} --force --validation-by dosee", "did you mean 'dose'"),
+    "weights": (f"{TRAIN} --force --weight drug", "'drug'"),
     "loss": (f"{TRAIN} --force --loss quadratic", "loss must be"),
     "value alone": (f"{TRAIN} --force --value dose", "name and value go together"),
     "static": (f"{TRAIN} --force --static dose", "'dose' varies inside a set"),

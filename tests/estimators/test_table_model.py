@@ -78,6 +78,32 @@ def test_the_sets_held_out_are_used_for_the_figures_alone():
     assert sum(torch.equal(other, given) for other in others) == 6
 
 
+def test_a_column_may_say_which_sets_are_held_out_and_what_they_weigh():
+    """A set that is held out, or has no weight, may have any target: the weights do not change."""
+    draws = np.random.default_rng(0)
+    rows = pd.DataFrame({"set": np.arange(24) // 2, "x": draws.normal(size=24)})
+    rows["y"] = np.where(rows["set"] % 2, "a", "b")
+    rows["day"] = [f"2024-01-{20 - number:02}" for number in rows["set"]]  # the first sets are the latest
+    rows["ward"], rows["weight"] = rows["set"] % 4, (rows["set"] != 5).astype(float)
+
+    def weights(table, **columns):
+        options = {"epochs": 1, "test_fraction": 0.25, "validation_fraction": 0.25, "yardstick": False}
+        model = ao.TableModel(**options, features=["x"]).fit(table, set_id="set", target="y", **columns)
+        return torch.cat([p.flatten() for p in model.estimator.model_.parameters()])
+
+    def without_effect(**columns):
+        given, other = weights(rows, **columns), {"a": "b", "b": "a"}
+        changed = [rows["y"].where(rows["set"] != number, rows["y"].map(other)) for number in range(12)]
+        return [i for i, y in enumerate(changed) if torch.equal(weights(rows.assign(y=y), **columns), given)]
+
+    assert without_effect(validation_by="day", weight="weight") == [0, 1, 2, 3, 4, 5]
+    by_ward = without_effect(validation_by="ward")
+    assert sorted({number % 4 for number in by_ward}) * 3 == [number % 4 for number in by_ward]
+    assert len(by_ward) == 6
+    with pytest.raises(InputError, match="three groups"):
+        weights(rows.assign(ward=1), validation_by="ward")
+
+
 def test_the_yardstick_stands_beside_it_and_says_when_it_is_ahead(fitted):
     assert fitted.held_out["sets"] == 30
     assert {*fitted.held_out} == {"sets", "model", "yardstick", "ahead"}

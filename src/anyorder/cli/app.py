@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 import tempfile
+import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,27 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _configured(context: typer.Context, path: Path | None) -> None:
+    """Take the values of a TOML file in place of the command's defaults."""
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from None
+    options = {(option.name or "").replace("_", "-"): option for option in context.command.params}
+    context.default_map = {}
+    for key, value in values.items():
+        option = options[one_of(f"a key of {path}", key, [name for name in options if name not in ("config", "help")])]
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        try:
+            option.process_value(context, text)
+        except Exception as error:
+            why = error.format_message() if hasattr(error, "format_message") else error
+            raise InputError(f"{path}, key {key}: {why}") from None
+        context.default_map[str(option.name)] = text
+
+
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -125,6 +147,15 @@ def _make_folder(folder: Path) -> None:
 def train(
     context: typer.Context,
     table: Path = _TABLE,
+    config: Path | None = Option(
+        None,
+        exists=True,
+        dir_okay=False,
+        is_eager=True,
+        callback=_configured,
+        help="TOML file of options, by their names. The command line wins.",
+        show_default="none",
+    ),
     set_id: str = Option(..., help="Column that says which set a row belongs to."),
     target: Any = Option(..., parser=_names, metavar="COL,…", help="Column to predict, one value per set; or several."),
     out: Path = Option(..., help="Model folder to write."),
@@ -143,6 +174,7 @@ def train(
     ),
     missing: str = Option("error", help="Treatment of missing values: error, drop-row, mean or zero."),
     task: str | None = Option(None, help="classification or regression.", show_default="by the target's type"),
+    weight: str | None = Option(None, help="Column of weights, one number per set.", show_default="all alike"),
     class_weight: str | None = Option(None, help="Weight of the classes: balanced.", show_default="all alike"),
     loss: str = Option("squared", help="Loss of a regression: squared, absolute, huber or poisson."),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
@@ -150,6 +182,8 @@ def train(
     cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="gru"),
     hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
+    embedding: int | None = Option(None, min=1, help="Width of a layer that embeds each row.", show_default="none"),
+    dropout: float | None = Option(None, min=0, max=0.99, help="Dropout before the read-out.", show_default="0.2"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
     penalty_weight: Any = Option(
         "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty; auto tunes it."
@@ -166,9 +200,13 @@ def train(
     weight_decay: float = Option(0.01, help="Weight decay."),
     schedule: str = Option("plateau", help="Schedule of the learning rate: one-cycle, plateau or constant."),
     clip: Any = Option(1.0, parser=_number_or_word, metavar="NUMBER", help="Largest norm of a gradient, or none."),
+    device: str = Option("auto", help="Device: auto, cpu, cuda, mps, …."),
     mixed_precision: str | None = Option(None, help="Precision: fp16, bf16 or no.", show_default="accelerate's"),
     validation_fraction: float = Option(0.15, min=0, max=0.99, help="Share of sets held out to choose the best epoch."),
     test_fraction: float = Option(0.15, min=0, max=0.99, help="Share of sets held out to say how good the model is."),
+    validation_by: str | None = Option(
+        None, help="Column that says which sets are held out: whole groups, or the latest.", show_default="by chance"
+    ),
     patience: int = Option(10, min=1, help="Stop after N epochs without improvement."),
     pooled: bool = Option(True, help="Join pooled statistics of each set. A model that streams does without."),
     yardstick: bool = Option(True, help="Compare with gradient boosting on the pooled statistics."),
@@ -193,7 +231,8 @@ def train(
     known = {*inspect.signature(ao.SetClassifier).parameters, *inspect.signature(TableModel).parameters, "loss"}
     columns = {*inspect.signature(TableModel.fit).parameters}
     settings = {name: value for name, value in context.params.items() if name in known - columns}
-    settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers)
+    encoder = None if embedding is None else [embedding]
+    settings["model_options"] = _given(cell=cell, hidden=hidden, layers=layers, encoder=encoder, dropout=dropout)
     settings["penalty"] = ao.SIRE(ties=True if time else None, **swaps) if swaps else penalty
     settings |= {"random_state": seed, "shuffle": shuffle or bool(shuffle_within)}
     no_penalty = _check_settings(settings)
@@ -231,7 +270,8 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
     kind = MODELS[one_of("--model", settings["model"], [name for name in MODELS if name != Standardised.name])]
     for name in settings["model_options"]:
         if name not in inspect.signature(kind).parameters:
-            raise InputError(f"a {settings['model']} model has no option --{name}")
+            option = "embedding" if name == "encoder" else name
+            raise InputError(f"a {settings['model']} model has no option --{option}")
     ao.TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(ao.TrainConfig) if f.name in settings})
     with torch.device("meta"):  # takes no memory
         return why_no_penalty(kind(1, 1, **settings["model_options"]))

@@ -102,10 +102,11 @@ class SetEstimator(BaseEstimator):
     time: str | None = None
     static: Sequence[str] | None = None
 
-    def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, X_unlabeled: Any = None, sample_weight: Any = None, validation: Any = None) -> Self:
         """Fit on the sets ``X`` with one target each.
 
-        ``X_unlabeled`` are further sets without a target. They serve the penalty alone.
+        ``X_unlabeled`` are further sets without a target. They serve the penalty alone. ``validation`` are the numbers
+        of the sets held out to choose the best epoch, in place of a random ``validation_fraction``.
         """
         self.schema_: TableSchema | None = None
         if self._is_table(X):
@@ -123,11 +124,13 @@ class SetEstimator(BaseEstimator):
         data = SetData.of(data, targets, sample_weight)
         self._begin(data, out_features)
         fraction = real_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
-        validation = None
-        if fraction:
-            order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
-            held_out = min(max(1, round(fraction * len(data))), len(data) - 1)
-            data, validation = data.select(order[held_out:]), data.select(order[:held_out])
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed_))
+        held = order[: min(max(1, round(fraction * len(data))), len(data) - 1) if fraction else 0]
+        if validation is not None:
+            held = torch.as_tensor(validation)
+        others, validation = order[~torch.isin(order, held)], None
+        if len(held):
+            data, validation = data.select(others), data.select(held)
         unlabeled = None if X_unlabeled is None else self._in_units(self._sets(X_unlabeled))
         penalty, weight = self._penalty(data.ties is not None)
         self.model_.inner.to(torch.get_default_dtype())

@@ -21,10 +21,11 @@ from anyorder.data.sets import SetData
 from anyorder.deploy.save import open_model, save
 from anyorder.deploy.stream import Stream
 from anyorder.estimators.classifier import SetClassifier
+from anyorder.estimators.columns import as_numbers
 from anyorder.estimators.metrics import Metrics, as_lines, difference, loss_of, main_metric, metrics_of
 from anyorder.estimators.regressor import LOSSES, SetRegressor
 from anyorder.estimators.schema import MULTILABEL, Table, TableSchema
-from anyorder.estimators.tables import TableWarning, read_table
+from anyorder.estimators.tables import TableWarning, column_of_sets, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
 _FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell
@@ -113,6 +114,8 @@ class TableModel:
         name: str | None = None,
         value: str | None = None,
         static: Sequence[str] = (),
+        weight: str | None = None,
+        validation_by: str | None = None,
         unlabeled: Any = None,
         say: Callable[[str], None] | None = None,
     ) -> Self:
@@ -120,13 +123,16 @@ class TableModel:
 
         Args:
             set_id, target, time, name, value, static: Columns, as in :func:`anyorder.read_table`.
+            weight: Column of numbers, one per set: how much a set counts in training.
+            validation_by: Column that decides which sets are held out. Of times, the latest sets are; of other values,
+                whole groups of sets, so that no group is in two parts.
             unlabeled: A table without the target, whose sets serve the penalty.
             say: Called with each line of what was read and reached; without it, only warnings are given.
         """
         tell = say or (lambda line: None)
-        table = read_table(
-            df, set_id=set_id, target=target, time=time, name=name, value=value, static=static, **self.reading
-        )
+        columns: dict[str, Any] = {"time": time, "name": name, "value": value, "static": static}
+        columns["ignore"] = [column for column in (weight, validation_by) if column is not None]
+        table = read_table(df, set_id=set_id, target=target, **columns, **self.reading)
         self.schema = table.schema
         self._columns()
         for line in _about(table):
@@ -137,7 +143,15 @@ class TableModel:
             raise InputError("target must name a column, or several; got none")
         self.options.pop("class_weight" if task == "regression" else "loss", None)
         data = self._joined(table.data)
-        train, test = self._split(table)
+        by = None
+        if validation_by is not None:
+            values, timed = column_of_sets(df, table.schema, "validation_by", validation_by)
+            by = pd.factorize(values.loc[table.set_ids], sort=True)[0], timed
+        train, test, validation = self._split(table, by)
+        weights = None
+        if weight is not None:
+            weights = as_numbers(weight, column_of_sets(df, table.schema, "weight", weight)[0]).loc[table.set_ids]
+            weights = weights.to_numpy()[train]
         model_options = dict(self.options.get("model_options") or {})
         if self.pooled:
             model_options = {"static_dropout": 0.5, **model_options}
@@ -153,7 +167,7 @@ class TableModel:
             use = "serve the penalty" if used else "are not used: there is no penalty"
             tell(f"{len(further)} sets without a target {use}")
         labels: Any = table.labels
-        self.estimator.fit(data.select(train), labels[train], X_unlabeled=further)
+        self.estimator.fit(data.select(train), labels[train], further, weights, validation)
         self._check_progress(table.data.targets[train].numpy())  # type: ignore[index]
         self.held_out = {}
         if len(test):
@@ -332,19 +346,28 @@ class TableModel:
     def _metrics(self, truth: np.ndarray, outputs: np.ndarray) -> Metrics:
         return metrics_of(self.schema.task, truth, outputs, self.random_state, self.schema.targets)
 
-    def _split(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """The sets to learn from, and those held out; of each class its share, where it has two sets."""
+    def _split(
+        self, table: Table, by: tuple[np.ndarray, bool] | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The sets to learn from, those held out, and which of the first choose the best epoch (None: chance).
+
+        Of each class its share, where it has two sets; or the latest sets or whole groups, by the ranks of ``by``.
+        """
         sets = np.arange(len(table.data))
+        if by is not None:
+            share = self.options["validation_fraction"] / (1 - self.test_fraction)
+            train, test = _held_out(sets, *by, self.test_fraction, self.random_state)
+            return train, test, np.searchsorted(train, _held_out(train, *by, share, self.random_state)[1])
         held = round(self.test_fraction * len(sets))
         if held == 0:
-            return sets, sets[:0]
+            return sets, sets[:0], None
         strata = None
         if table.schema.classes is not None:
             targets = table.data.targets.numpy()  # type: ignore[union-attr]
             counts = np.bincount(targets)
             strata = targets if counts[counts > 0].min() >= 2 and held >= len(counts) else None
         train, test = train_test_split(sets, test_size=held, random_state=self.random_state, stratify=strata)
-        return np.sort(train), np.sort(test)
+        return np.sort(train), np.sort(test), None
 
     def _compare(self, table: Table, train: np.ndarray, test: np.ndarray) -> None:
         task, data = self.schema.task, table.data
@@ -387,6 +410,21 @@ class TableModel:
         if self.schema.set_id in names[1:]:
             raise InputError(f"the column {self.schema.set_id!r} has the name of a column of predictions; rename it")
         return names
+
+
+def _held_out(
+    sets: np.ndarray, ranks: np.ndarray, timed: bool, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The other sets, and a share of them that is held out: the latest, or whole groups of one rank."""
+    if timed:
+        at = len(sets) - round(share * len(sets))
+        order = sets[np.argsort(ranks[sets], kind="stable")]
+        return np.sort(order[:at]), np.sort(order[at:])
+    groups = np.random.default_rng(seed).permutation(np.unique(ranks[sets]))
+    held = np.isin(ranks[sets], groups[: max(1, round(share * len(groups))) if share else 0])
+    if held.all():
+        raise InputError("validation_by must have at least three groups of sets")
+    return sets[~held], sets[held]
 
 
 class TableStream:

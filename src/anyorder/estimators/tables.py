@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_string_dtype
 
 from anyorder.checks import InputError, one_of
-from anyorder.estimators.columns import parsed, target_values
+from anyorder.estimators.columns import as_times, parsed, refuse_rows, target_values
 from anyorder.estimators.features import Feature
 from anyorder.estimators.schema import MISSING, MULTILABEL, TASKS, Table, TableSchema, complete_rows
 from anyorder.estimators.sources import name_of, open_table, read_columns
@@ -41,6 +42,7 @@ def read_table(
     name: str | None = None,
     value: str | None = None,
     tie_within: str | float | None = None,
+    ignore: Sequence[str] = (),
 ) -> Table:
     """The sets of a long table, and the schema that encodes them.
 
@@ -52,7 +54,7 @@ def read_table(
             Several names are several numbers, or labels of 0 and 1.
         time: Name of the column of times that orders the rows of a set. Default: the order of the rows. Rows of one
             time are a tie (``Table.data.ties``).
-        features: Names of the feature columns. Default: every other column.
+        features: Names of the feature columns. Default: every other column but those in ``ignore``.
         categorical: Features to read as categories although they are numbers.
         missing: What to do about missing features: "error" (default), "drop-row", "mean" or "zero".
         task: "classification" or "regression". A target of whole numbers needs it.
@@ -77,9 +79,8 @@ def read_table(
     of_sets, of_names = [*map(str, static)], [] if value is None else [str(value)]
     targets = [*map(str, target)] if isinstance(target, (list, tuple)) else [] if target is None else [str(target)]
     opened = open_table(source)
-    others = [
-        column for column in opened.schema.names if column not in {*roles.values(), *targets, *of_sets, *of_names}
-    ]
+    taken = {*roles.values(), *targets, *of_sets, *of_names, *map(str, ignore)}
+    others = [column for column in opened.schema.names if column not in taken]
     chosen = others if features is None else [*map(str, features)]
     if not (chosen or name or time) or (features is None and _ROW_NUMBERS & {*chosen}):
         raise InputError(
@@ -114,6 +115,28 @@ def read_table(
         alone = np.flatnonzero(np.bincount(data.targets.numpy(), minlength=len(classes)) == 1)
         notes += [f"class {classes[i]!r} of {targets[0]!r} has one set; give it more, or leave it out" for i in alone]
     return replace(table, data=data, set_ids=table.set_ids[full.numpy()], notes=notes)
+
+
+def column_of_sets(source: Any, schema: TableSchema, role: str, column: str) -> tuple[pd.Series, bool]:
+    """The value of each set in a column, indexed by set, and whether the values are times: then the earliest."""
+    roles = {"set_id": schema.set_id, role: column}
+    frame = read_columns(open_table(source), source, roles, {})
+    values = frame[column]
+    dated = column == schema.time or values.dtype.kind == "M" or _are_dates(values)
+    if dated:
+        values = pd.Series(as_times(values)[0], values.index)
+    found = values.groupby(frame[schema.set_id], sort=False).min()
+    if not dated:
+        varies, advice = values != frame[schema.set_id].map(found), f"give each set ({schema.set_id}) one value"
+        refuse_rows(varies, f"{role} column {column!r} varies inside a set", advice)
+    return found, dated
+
+
+def _are_dates(values: pd.Series) -> bool:
+    """Whether texts are dates; years alone may be the names of groups."""
+    if not is_string_dtype(values) or parsed(values).notna().any():
+        return False
+    return bool(pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601").notna().all())
 
 
 def _traps(frame: pd.DataFrame, schema: TableSchema) -> list[str]:

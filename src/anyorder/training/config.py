@@ -56,6 +56,12 @@ def _setting(default: Any, check: Callable[..., Any], **rule: Any) -> Any:
     return field(default=default, metadata={"check": functools.partial(check, **rule)})
 
 
+def _device(name: str, value: Any) -> str:
+    found = [torch.accelerator.current_accelerator().type] if torch.accelerator.is_available() else []  # type: ignore
+    one_of(name, str(value).partition(":")[0], ["auto", "cpu", *found])
+    return str(value)
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The settings of a training run, checked when they are made.
@@ -98,7 +104,7 @@ class TrainConfig:
     gap_every: int = _setting(1, whole_number, minimum=0)
     checkpoint_seconds: float = _setting(30.0, real_number, at_least=0)
     mixed_precision: str | None = _setting(None, one_of, allowed=("no", "fp16", "bf16"))
-    device: str = "auto"
+    device: str = _setting("auto", _device)
     tensorboard: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -106,7 +112,6 @@ class TrainConfig:
             name, value = setting.name, getattr(self, setting.name)
             if "check" in setting.metadata and not (value is None and "None" in str(setting.type)):
                 object.__setattr__(self, name, setting.metadata["check"](name, value))  # plain, also of numpy's
-        object.__setattr__(self, "device", str(self.device))
         if self.shuffle_within is not None and not self.shuffle:
             raise InputError(f"shuffle_within={self.shuffle_within} needs shuffle=True")
 
