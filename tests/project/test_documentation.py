@@ -55,6 +55,16 @@ def test_pages_run_elsewhere_are_read_there() -> None:
         assert page in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
 
 
+def test_the_experiment_of_the_page_on_extending_runs_resumes_and_has_a_page(tmp_path: Path) -> None:
+    assert len(SCRIPTS["extend.md"].splitlines()) <= 40
+    (tmp_path / "leaky.py").write_text(SCRIPTS["extend.md"])
+    reproduce, report = re.findall(r"^anyorder (.*leaky:LEAKY.*?) +#", (ROOT / "docs/extend.md").read_text(), re.M)
+    for command, said in ((reproduce, "10 trials finished"), (reproduce, "0 of 10 trials"), (report, "wrote mine")):
+        done = run([sys.executable, "-P", "-m", "anyorder", *command.split()], tmp_path)  # -P: as the command, not here
+        assert (done.returncode, said in done.stdout) == (0, True), done.stderr
+    assert "SIRE helps a leaky cell to add." in (tmp_path / "mine" / "report.html").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:

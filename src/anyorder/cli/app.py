@@ -471,7 +471,9 @@ def data_where(name: str | None = Argument(None, help="Data set whose files are 
 @app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")
 def reproduce(
     context: typer.Context,
-    experiment: str = Argument(help="Experiment: parity, sub-vs-sire, sum, …; or a group: synthetic, real."),
+    experiment: str = Argument(
+        help="Experiment: parity, sub-vs-sire, sum, …; a group: synthetic, real; or your own: my_module:EXPERIMENT."
+    ),
     scale: str = Option("laptop", help="Budget: smoke (seconds), laptop (hours) or paper (the full protocol)."),
     jobs: int | None = Option(None, min=1, help="Number of local processes.", show_default="one per core"),
     engine: str = Option("local", help="Where trials run: local, or ray for a Ray cluster."),
@@ -483,7 +485,7 @@ def reproduce(
     seeds: int | None = Option(None, min=1, help="Number of seeds per setting.", show_default="as declared"),
     dry_run: bool = Option(False, "--dry-run", help="Show the plan and the estimated time, and stop."),
 ) -> None:
-    """Run a table or figure of the paper."""
+    """Run a table or figure of the paper, or an experiment of your own."""
     from anyorder.paper.runner.sweep import reproduce as run
 
     if run(context.params.pop("experiment"), **context.params):  # the problems of trials that failed
@@ -501,9 +503,15 @@ def demo(out: Path = Option(Path("demo"), file_okay=False, help="Folder for the 
 
 
 @app.command(epilog=_EXAMPLE + "report results")
-def report(folder: str = Argument("results", help="Folder of the rows.")) -> None:
+def report(
+    folder: str = Argument("results", help="Folder of the rows."),
+    own: list[str] | None = Argument(
+        None, metavar="MODULE:EXPERIMENT", help="Experiments of your own to show as well."
+    ),
+) -> None:
     """Write RESULTS.md and report.html from the rows in a folder."""
+    from anyorder.paper.experiments import experiments_named
     from anyorder.paper.report.page import write_report
 
-    for path in write_report(folder):
+    for path in write_report(folder, [each for name in own or () for each in experiments_named(name)]):
         typer.echo(f"wrote {path}")

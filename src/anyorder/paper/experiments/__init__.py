@@ -1,8 +1,11 @@
 """Every experiment, one file a claim: the tables and figures of the paper, and some beyond it."""
 
 import importlib
+import os
 import pkgutil
+import sys
 
+from anyorder.checks import InputError, one_of
 from anyorder.paper.runner.trial import Experiment
 
 _modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
@@ -15,3 +18,20 @@ GROUPS = {
     "synthetic": [name for name, experiment in EXPERIMENTS.items() if experiment.data is None],
     "real": [name for name, experiment in EXPERIMENTS.items() if experiment.data is not None],
 }
+
+
+def experiments_named(name: str) -> list[Experiment]:
+    """One of ours, those of a group, or one of your own, ``my_module:EXPERIMENT``."""
+    module, own, attribute = name.partition(":")
+    if not own:
+        one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+        return [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a command has the folder of its script there instead
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise InputError(f"experiment {name}: {error}; run the command in the folder of {module}.py") from error
+    if not isinstance(found, Experiment) or found.name in EXPERIMENTS:
+        raise InputError(f"experiment {name} must be an Experiment with a name that is not one of {[*EXPERIMENTS]}")
+    return [found]

@@ -20,7 +20,6 @@ from anyorder.paper.report.tables import (
     expected_table,
     figure_at,
     goals_table,
-    weights_table,
 )
 from anyorder.paper.report.verdicts import NO, OPEN, YES, Comparison, judge
 from anyorder.paper.runner.rows import read_rows, rows_path
@@ -47,16 +46,12 @@ class Section:
     seconds: float
     tables: Sequence[Table]
     figures: Sequence[Figure]
+    command: str
 
     @property
     def anchor(self) -> str:
         """The name of its section on both pages."""
         return self.experiment.name + f"-{self.scale}" * (self.scale != "laptop")
-
-    @property
-    def command(self) -> str:
-        """The command that makes its rows."""
-        return f"anyorder reproduce {self.experiment.name} --scale {self.scale}"
 
     @property
     def sentence(self) -> str:
@@ -81,18 +76,16 @@ def write_report(folder: str | Path, experiments: Sequence[Experiment] = ()) -> 
     sections = [section for each in (*ours, *experiments) for section in sections_of(folder, each)]
     shown = [section for section in sections if section.trials]
     if not shown:
-        raise InputError(f"folder holds no rows: {folder}; anyorder reproduce … --out {folder} makes them")
+        raise InputError(f"folder holds no rows: {folder}; name an experiment of your own as my_module:EXPERIMENT")
     drawn = {section.experiment.name: section for section in shown if section.figures}
     first = [drawn[name] for name in FIRST_SCREEN if name in drawn] or list(drawn.values())[:4]
     for section in first:
         write_atomically(folder / "figures" / f"{section.anchor}.png", section.figures[0].png)
-    parts: dict[str, list[Section]] = {"Claims of the paper": [], "Beyond the paper": []}
-    for section in sections:
-        parts["Beyond the paper" if section.experiment.reported == "not tried" else "Claims of the paper"].append(
-            section
-        )
+    papers = [section for section in sections if section.experiment.reported != "not tried"]
+    others = [section for section in sections if section.experiment.reported == "not tried"]
+    parts = {"Claims of the paper": papers, "Beyond the paper": others} if papers else {"Claims": others}
     for name in ("RESULTS.md", "report.html"):
-        page = render(f"{name}.j2", parts={t: p for t, p in parts.items() if p}, shown=shown, first=first)
+        page = render(f"{name}.j2", parts=parts, shown=shown, first=first)
         write_atomically(folder / name, page)
     return folder / "RESULTS.md", folder / "report.html"
 
@@ -108,6 +101,7 @@ def sections_of(folder: Path, experiment: Experiment) -> list[Section]:
 
 def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     """Everything the pages say about one experiment at one scale."""
+    command = rows[-1]["command"] if rows else f"anyorder reproduce {experiment.name} --scale {scale}"
     spent = sum({row["trial"]: row["seconds"] for row in rows}.values())
     rows = experiment.with_selection(rows, scale)  # those on disk may have been marked before candidates were added
     planned = experiment.trials(scale, rows, guess=True)
@@ -127,7 +121,6 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         goals_table(experiment, rows, comparisons),
         comparisons_table(comparisons),
         choices_table(experiment, scale, rows),
-        weights_table(experiment, rows),
         Table(
             "Choices at the end of their grid",
             ["method", "chosen"],
@@ -150,6 +143,7 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         seconds=spent,
         tables=[table for table in tables if table.rows],
         figures=figures_of(experiment, scale, rows) if rows else [],
+        command=command,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -105,27 +104,6 @@ def choices_table(experiment: Experiment, scale: str, rows: Sequence[Row]) -> Ta
         lines.append([method, where, choice, *figures, f"{len(found)}", f"{found[0]['parameters']:,}", seconds])
     columns = ["method", "where", "chosen", *heads.values(), "seeds", "parameters", "seconds"]
     return Table("Each method's choice by validation: test figures", columns, _in_order(lines))
-
-
-def weights_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
-    """The mean test figure of every candidate by its penalty weight."""
-    groups: dict[tuple[str, str], dict[float, list[Row]]] = {}
-    for row in longest([row for row in rows if "penalty_weight" in row["setting"]]):
-        other = {key: value for key, value in row["setting"].items() if key != "penalty_weight"}
-        cells = groups.setdefault((row["method"], json.dumps(other, sort_keys=True)), {})
-        cells.setdefault(row["setting"]["penalty_weight"], []).append(row)
-    groups = {key: cells for key, cells in groups.items() if len(cells) > 1}
-    weights = sorted({weight for cells in groups.values() for weight in cells})
-    differing = varied([json.loads(other) for _, other in groups])
-    lines = []
-    for (method, _), cells in groups.items():
-        found = [cells.get(weight, []) for weight in weights]
-        means = [
-            _digits(sample_of(cell, experiment.headline)) + "*" * any(r["selected"] for r in cell) for cell in found
-        ]
-        lines.append([method, _spelled(next(iter(cells.values()))[0], differing), *means])
-    columns = ["method", "where", *(f"{weight:g}" for weight in weights)]
-    return Table(f"Mean {experiment.headline} by penalty weight (*: chosen)", columns, _in_order(lines))
 
 
 def figure_at(experiment: Experiment, rows: Sequence[Row], name: str, metric: str, where: Setting) -> str:

@@ -33,7 +33,7 @@ import torch
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, one_of, whole_number
 from anyorder.files import home, locked
-from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import GROUPS, experiments_named
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
 from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration, spelled, varied
 
@@ -272,22 +272,22 @@ def reproduce(
 ) -> list[str]:
     """Run what is missing of an experiment, the plan shown first; returns the problems of trials that failed.
 
-    ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one.
-    A trial gets ``cpus`` threads and, with ``gpus`` (a share of one will do), trains on the GPU it finds; None: what
-    the experiment declares, one thread and no GPU.
+    ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one. It
+    may be one of your own, ``my_module:EXPERIMENT``. A trial gets ``cpus`` threads and, with ``gpus`` (a share of one
+    will do), trains on the GPU it finds; None: what the experiment declares, one thread and no GPU.
     """
-    one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
+    group = experiments_named(name)
     _check_options(engine, jobs, address, gpus or 0, seeds)
-    group = [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
     known = dict.fromkeys(method for each in group for method in each.plan(scale).methods)
     wanted = known if only is None else [one_of("only", method, known) for method in only]
     options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
+    more = f" --scale {scale}" + (f" --seeds {seeds}" if seeds else "") + (f" --gpus {gpus:g}" if gpus else "")
     work: list[tuple[Experiment, list[str], int, list[Trial]]] = []
     for each in group:
         if methods := [method for method in each.plan(scale).methods if method in wanted]:
             each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
-            if each.gpus:
-                run: Any = each.run  # that of an experiment of the paper: it takes a device
+            if each.gpus and ":" not in name:  # ours take a device
+                run: Any = each.run
                 each = replace(each, run=functools.partial(run, device="auto"))
             rows = read_rows(rows_path(out, each.name))
             trials = each.trials(scale, rows, only=methods, seeds=seeds, guess=True)
@@ -299,6 +299,7 @@ def reproduce(
     problems = []
     for each, methods, total, left in work:
         try:
+            options["command"] = f"anyorder reproduce {name if name not in GROUPS else each.name}{more}"
             problems += _reproduce(each, scale, methods, total, left, dry_run, **options)
         except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
             if name not in GROUPS:
@@ -311,7 +312,7 @@ def reproduce(
 def _reproduce(
     experiment: Experiment, scale: str, only: list[str], total: int, left: list[Trial], dry_run: bool, **options: Any
 ) -> list[str]:
-    plan, seeds, jobs = experiment.plan(scale), options["seeds"], options["jobs"]
+    plan, jobs = experiment.plan(scale), options["jobs"]
     seconds = experiment.estimated_seconds(left)
     print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.how(scale)}")
     told = f"{len(left)} of {total} trials to run: about {duration(seconds)} of one core's time"
@@ -336,9 +337,7 @@ def _reproduce(
             figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
         print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
 
-    command = f"anyorder reproduce {experiment.name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
-    command += f" --gpus {experiment.gpus:g}" if experiment.gpus else ""
-    sweep(experiment, scale, only=only, command=command, on_finish=finished, **options)
+    sweep(experiment, scale, only=only, on_finish=finished, **options)
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
     print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
     return problems
