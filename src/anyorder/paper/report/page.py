@@ -61,8 +61,8 @@ class Section:
     @property
     def extent(self) -> str:
         """Where its figures are from, and how much was run."""
-        seeds = "–".join(dict.fromkeys(f"{n}" for n in (self.seeds[0], self.seeds[-1]))) if self.seeds else "0"
-        said = [self.place, f"{seeds} seed{'s' * (seeds != '1')}", duration(self.seconds)]
+        seeds = "–".join(dict.fromkeys(f"{number}" for number in (*self.seeds[:1], *self.seeds[-1:])))
+        said = [self.place, f"{seeds} seed{'s' * (seeds != '1')}" * bool(seeds), duration(self.seconds)]
         return ", ".join(filter(None, said)) if self.trials else ""
 
 
@@ -81,6 +81,7 @@ def write_report(folder: str | Path, experiments: Sequence[Experiment] = ()) -> 
     first = [drawn[name] for name in FIRST_SCREEN if name in drawn] or list(drawn.values())[:4]
     for section in first:
         write_atomically(folder / "figures" / f"{section.anchor}.png", section.figures[0].png)
+    sections.sort(key=lambda section: section.experiment.name not in FIRST_SCREEN)  # the others keep their order
     papers = [section for section in sections if section.experiment.reported != "not tried"]
     others = [section for section in sections if section.experiment.reported == "not tried"]
     parts = {"Claims of the paper": papers, "Beyond the paper": others} if papers else {"Claims": others}
