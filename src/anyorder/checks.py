@@ -36,7 +36,9 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
         return value
     close = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}{hint}")
+    listed = ", ".join(map(repr, allowed))
+    listed = listed if len(listed) < 2000 else f"{listed[:2000]}, …"
+    raise InputError(f"{name} must be one of {listed}; got {value!r}{hint}")
 
 
 def whole_number(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:

@@ -37,30 +37,44 @@ def as_numbers(name: str, column: pd.Series) -> pd.Series:
     """A feature as float64, NaN where it is missing."""
     numbers = parsed(column)
     others = numbers.isna() & column.notna()
-    shown = str(next(iter(column[others]), ""))
+    shown = str(next(iter(as_text(column[others])), ""))
     advice = "correct it, name the column in categorical, or use it as time"
     refuse_rows(others, f"feature {name!r} holds text among its numbers: {shown!r}", advice)
     return numbers
 
 
+def without_numbers(frame: pd.DataFrame) -> list[str]:
+    """The columns that pandas does not hold as numbers."""
+    return [name for name, dtype in frame.dtypes.items() if dtype.kind not in "biuf"]  # type: ignore[misc]
+
+
+def numbers_of(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Features as float64, NaN where they are missing."""
+    numbers = frame[names]
+    for name in without_numbers(numbers):
+        numbers[name] = as_numbers(name, numbers[name])
+    return numbers.astype("float64")
+
+
 def as_times(column: pd.Series) -> tuple[np.ndarray, np.ndarray, bool]:
     """Ranks of the times (equal times, equal ranks), the times since the earliest, and whether they are in hours."""
-    if is_string_dtype(column):
-        texts = column.str.strip()
-        times = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
-        read = max(pd.to_numeric(texts, errors="coerce"), times, key=lambda values: values.notna().sum())
-        advice = "write all times as numbers, or all like 2024-05-31 12:00:00"
-        refuse_rows(read.isna(), f"time column {column.name!r} cannot be read", advice)
-        column = read
-    elif column.dtype.kind == "O":  # dates, times of the day
-        daily = hasattr(column.iloc[0], "hour")
-        column = pd.to_timedelta(column.astype("str")) if daily else pd.to_datetime(column)
-    dated = column.dtype.kind in "mM"
-    since = column - column.min()  # exact also for whole numbers that float64 does not hold
-    times = (since / _HOUR if dated else since).to_numpy(dtype=np.float64)
-    advice = "write all times as finite numbers, or as dates"
-    endless = pd.Series(~np.isfinite(times), column.index)
-    refuse_rows(endless, f"time column {column.name!r} is infinite", advice)
+    name = column.name
+    try:
+        if is_string_dtype(column):
+            texts = column.str.strip()
+            dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
+            column = max(pd.to_numeric(texts, errors="coerce"), dates, key=lambda values: values.notna().sum())
+        elif column.dtype.kind == "O":  # dates, times of the day
+            daily = hasattr(column.iloc[0], "hour")
+            column = pd.to_timedelta(column.astype("str")) if daily else pd.to_datetime(column)
+        dated = column.dtype.kind in "mM"
+        since = column - column.min()  # exact also for whole numbers that float64 does not hold
+        times = (since / _HOUR if dated else since).to_numpy(dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        times, dated = np.full(len(column), np.nan), False
+    unread = pd.Series(~(np.isfinite(times) & (times >= 0)), column.index)  # below 0: too far for whole numbers
+    advice = "write all times as finite numbers, or all like 2024-05-31 12:00:00"
+    refuse_rows(unread, f"time column {name!r} cannot be read", advice)
     return pd.factorize(column, sort=True)[0], times, dated
 
 

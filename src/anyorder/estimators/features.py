@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 from pandas.api.types import is_string_dtype
 
 from anyorder.checks import InputError, real_number
-from anyorder.estimators.columns import LARGEST, as_numbers, as_text, parsed, refuse_rows
+from anyorder.estimators.columns import LARGEST, as_numbers, as_text, numbers_of, parsed, refuse_rows, without_numbers
 
 MOST_CATEGORIES = 1000
 FARTHEST = 10.0  # standard deviations from the mean of a name's values
@@ -49,7 +48,7 @@ class Feature:
 
         The units of a name are those of its values between the quantiles .005 and .995, so a wild value spoils none.
         """
-        feature = cls.learn(name, frame[name], categorical=True)
+        feature = cls.of_text(name, frame[name])
         groups = as_numbers(value, frame[value]).groupby(as_text(frame[name]))
         low, high = (groups.transform("quantile", share) for share in (0.005, 0.995))
         typical = as_numbers(value, frame[value]).clip(low, high).groupby(as_text(frame[name])).agg(["mean", "std"])
@@ -62,42 +61,28 @@ class Feature:
         return replace(feature, value=value, units=units)
 
     @classmethod
-    def learn(cls, name: str, column: pd.Series, categorical: bool) -> Feature:
-        """The feature of a training column. Text is a category, unless most of its first values are numbers."""
-        head = column.dropna()[:1000]
-        if categorical or (is_string_dtype(head) and not parsed(head).notna().mean() > 0.5):
-            known = sorted(as_text(column).dropna().unique())
-            if not 0 < len(known) <= MOST_CATEGORIES:
-                raise InputError(
-                    f"feature {name!r} is text with {len(known)} different values; a category has 1 to "
-                    f"{MOST_CATEGORIES} (leave it out of the features, or turn it into numbers)"
-                )
-            return cls(name, categories=tuple(known))
-        with warnings.catch_warnings(action="ignore"):
-            values = as_numbers(name, column).dropna().to_numpy()
-            mean, scale = float(np.mean(values)), float(np.std(values))
-        if not np.isfinite(scale):
-            raise InputError(f"feature {name!r} has no numbers, infinite ones, or some beyond 1e150; leave it out")
-        return cls(name, mean, scale if scale > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+    def of_text(cls, name: str, column: pd.Series) -> Feature:
+        """The feature of a training column of categories."""
+        known = sorted(as_text(column).dropna().unique())
+        if not 0 < len(known) <= MOST_CATEGORIES:
+            raise InputError(
+                f"feature {name!r} is text with {len(known)} different values; a category has 1 to "
+                f"{MOST_CATEGORIES} (leave it out of the features, or turn it into numbers)"
+            )
+        return cls(name, categories=tuple(known))
 
     def encode(self, frame: pd.DataFrame, missing: str) -> tuple[np.ndarray, int]:
-        """Columns ``[rows, width]``, and the number of rows whose category is unknown (all zeros)."""
+        """Columns ``[rows, width]`` of categories, and the number of rows of an unknown one (all zeros)."""
         column = frame[self.name]
-        if self.categories:
-            codes = pd.Index(self.categories).get_indexer(pd.Index(as_text(column)))
-            block = codes[:, None] == np.arange(len(self.categories))
-            if self.value is not None:
-                mean, scale = np.array([*self.units, (0.0, 1.0)])[codes].T
-                gaps = 0.0 if missing == "zero" else mean
-                values = as_numbers(self.value, frame[self.value])
-                standard = (values.where(values.notna(), gaps) - mean) / scale
-                block = np.hstack([block, block * standard.clip(-FARTHEST, FARTHEST).to_numpy()[:, None]])
-            return block, int((column.notna() & (codes < 0)).sum())
-        numbers = as_numbers(self.name, column).fillna(0.0 if missing == "zero" else self.mean)
-        block = (numbers - self.mean) / self.scale
-        what = f"feature {self.name!r} is infinite, or too far from the training values (mean {self.mean:.3g})"
-        refuse_rows(block.abs() > LARGEST, what, "correct it, or leave the row out")
-        return block.to_numpy()[:, None], 0
+        codes = pd.Index(self.categories).get_indexer(pd.Index(as_text(column)))
+        block = codes[:, None] == np.arange(len(self.categories))
+        if self.value is not None:
+            mean, scale = np.array([*self.units, (0.0, 1.0)])[codes].T
+            gaps = 0.0 if missing == "zero" else mean
+            values = as_numbers(self.value, frame[self.value])
+            standard = (values.where(values.notna(), gaps) - mean) / scale
+            block = np.hstack([block, block * standard.clip(-FARTHEST, FARTHEST).to_numpy()[:, None]])
+        return block, int((column.notna() & (codes < 0)).sum())
 
     def decode(self, block: np.ndarray) -> np.ndarray:
         """What stood in the table, from columns ``[rows, width]``."""
@@ -111,6 +96,37 @@ class Feature:
         mean, scale = np.array([*self.units, (0.0, 1.0)])[codes].T
         pairs = zip(shown, mean + scale * values.sum(1), strict=True)
         return np.array([f"{name} = {value:.4g}" for name, value in pairs], dtype=object)
+
+
+def learn_features(frame: pd.DataFrame, names: list[str], categorical: Collection[str]) -> tuple[Feature, ...]:
+    """The features of training columns. Text is a category, unless most of its first values are numbers."""
+    texts = {*categorical}
+    for name in without_numbers(frame[names]):
+        head = frame[name].dropna()[:1000]
+        if is_string_dtype(head) and not parsed(head).notna().mean() > 0.5:
+            texts.add(name)
+    values = numbers_of(frame, [name for name in names if name not in texts])
+    with np.errstate(all="ignore"):
+        mean, scale = values.mean(), values.std(ddof=0)
+    if not np.isfinite(scale).all():
+        name = scale.index[~np.isfinite(scale)][0]
+        raise InputError(f"feature {name!r} has no numbers, infinite ones, or some beyond 1e150; leave it out")
+    scale = scale.where(scale > 1e-12 * mean.abs().clip(lower=1e-300), 1.0)
+    learnt = {n: Feature(str(n), m, s) for n, m, s in zip(values, mean.tolist(), scale.tolist(), strict=True)}
+    return tuple(Feature.of_text(name, frame[name]) if name in texts else learnt[name] for name in names)
+
+
+def standardised(frame: pd.DataFrame, features: Sequence[Feature], missing: str) -> np.ndarray:
+    """The columns ``[rows, n]`` of ``n`` features that are numbers."""
+    values = numbers_of(frame, [feature.name for feature in features]).to_numpy()
+    mean, scale = (np.array([getattr(feature, part) for feature in features]) for part in ("mean", "scale"))
+    block = (np.where(np.isnan(values), 0.0 if missing == "zero" else mean, values) - mean) / scale
+    far = np.abs(block) > LARGEST
+    if far.any():
+        at = far.any(0).argmax()
+        what = f"feature {features[at].name!r} is infinite, or too far from the training values (mean {mean[at]:.3g})"
+        refuse_rows(pd.Series(far[:, at], frame.index), what, "correct it, or leave the row out")
+    return block
 
 
 def feature_of(values: Mapping[str, Any]) -> Feature:

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyorder.checks import InputError, one_of, real_number
 from anyorder.data.sets import SetData
 from anyorder.estimators.columns import LARGEST, as_text, as_times, refuse_rows, span_of, target_values
-from anyorder.estimators.features import FARTHEST, Feature, feature_of
+from anyorder.estimators.features import FARTHEST, Feature, feature_of, standardised
 from anyorder.estimators.sources import open_table, read_columns
 
 TASKS = ("classification", "regression")
@@ -72,27 +72,26 @@ class TableSchema:
         Every set of the table stays. A set whose rows were all dropped is empty.
         """
         opened = open_table(source)
-        targets = self.targets if with_target and {*self.targets} <= {*opened.schema.names} else ()
+        targets = self.targets if with_target and {*self.targets} <= {*opened.columns} else ()
         roles = {"set_id": self.set_id, "time": self.time}
-        return self.sets_of(read_columns(opened, source, roles, self._columns, targets), targets)
+        return self.sets_of(read_columns(opened, roles, self._columns, targets, self._texts), targets)
 
     def encode(self, rows: Any) -> Tensor:
         """Rows of one set (a frame, or a mapping of columns) as elements ``[n, D]``; with times, from its start on."""
         lists = {**self._columns, "static": []}
-        frame = read_columns(open_table(rows), rows, {"time": self.time}, lists)
+        frame = read_columns(open_table(rows), {"time": self.time}, lists, texts=self._texts)
         kept = complete_rows(frame, lists, self.missing)
         return self._ordered(kept, np.zeros(len(kept), dtype=np.int64), self._encoded(kept, self.features)[0])[0]
 
     def encode_static(self, row: Any) -> Tensor:
         """The static features of one set (a mapping of columns) as ``[1, S]``."""
         row = pd.DataFrame(row, index=[0]) if isinstance(row, Mapping) else row
-        return self._encoded(read_columns(open_table(row), row, {}, {"static": self._columns["static"]}), self.static)[
-            0
-        ]
+        frame = read_columns(open_table(row), {}, {"static": self._columns["static"]}, texts=self._texts)
+        return self._encoded(frame, self.static)[0]
 
     def ties_of_rows(self, rows: Any) -> tuple[np.ndarray, ...]:
         """The order in which rows of one set are read, and the tie of each row in that order."""
-        frame = read_columns(open_table(rows), rows, {"time": self.time}, {})
+        frame = read_columns(open_table(rows), {"time": self.time}, {})
         return self._ties(frame, np.zeros(len(frame), dtype=np.int64))[:2]
 
     def decode(self, elements: Any) -> np.ndarray:
@@ -115,6 +114,11 @@ class TableSchema:
             "features": [column for feature in self.features for column in feature.columns],
             "static": [feature.name for feature in self.static],
         }
+
+    @property
+    def _texts(self) -> list[str]:
+        """The columns that are read as text."""
+        return [feature.name for feature in (*self.features, *self.static) if feature.categories]
 
     def sets_of(self, frame: pd.DataFrame, named: Sequence[str]) -> Table:
         """The rows grouped by set in the order of first appearance, sorted by time; ties stay as in the table."""
@@ -156,14 +160,12 @@ class TableSchema:
             + ("; no row has a known one, so the column tells nothing: check how it is written" * (count == rows))
             for name, count in unseen.items()
         ]
-        at = 0
-        for feature in self.features:
-            if not feature.categories and rows and (far := float(elements[:, at].abs().median())) > FARTHEST:
-                notes.append(
-                    f"{feature.name}: half of the values are {far:.0f} or more standard deviations from the training "
-                    "mean; check the unit"
-                )
-            at += feature.width
+        places, numbers, _ = _places(self.features)
+        middle = elements[:, places[numbers]].abs().median(0).values if rows else torch.zeros(len(numbers))
+        for at in (middle > FARTHEST).nonzero()[:, 0].tolist():
+            name, far = self.features[numbers[at]].name, float(middle[at])
+            line = f"{name}: half of the values are {far:.0f} or more standard deviations from the training mean"
+            notes.append(f"{line}; check the unit")
         return notes
 
     def _ordered(self, frame: pd.DataFrame, sets: np.ndarray, elements: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -191,14 +193,14 @@ class TableSchema:
 
     def _encoded(self, frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[Tensor, dict[str, int]]:
         """The features of rows as float32, and how many rows of each feature hold unknown categories."""
-        elements = np.empty((len(frame), sum(feature.width for feature in features)), dtype=np.float32)
-        unseen, at = {}, 0
-        for feature in features:
-            block, unknown = feature.encode(frame, self.missing)
-            elements[:, at : at + feature.width] = block
-            at += feature.width
+        places, numbers, categories = _places(features)
+        elements = np.empty((len(frame), places[-1]), dtype=np.float32)
+        elements[:, places[numbers]] = standardised(frame, [features[i] for i in numbers], self.missing)
+        unseen = {}
+        for i in categories:
+            elements[:, places[i] : places[i + 1]], unknown = features[i].encode(frame, self.missing)
             if unknown:
-                unseen[feature.name] = unknown
+                unseen[features[i].name] = unknown
         return torch.from_numpy(elements), unseen
 
     def _labels(self, column: pd.Series) -> pd.Series:
@@ -241,11 +243,19 @@ class Table:
         return None if targets is None else targets.numpy() if classes is None else np.array(classes)[targets.numpy()]
 
 
+def _places(features: Sequence[Feature]) -> tuple[np.ndarray, list[int], list[int]]:
+    """Where the columns of each feature begin and the last ones end, and which features are numbers, and categories."""
+    kinds = [bool(feature.categories) for feature in features]
+    numbers, categories = ([i for i, kind in enumerate(kinds) if kind == wanted] for wanted in (False, True))
+    return np.cumsum([0, *(feature.width for feature in features)]), numbers, categories
+
+
 def complete_rows(frame: pd.DataFrame, lists: Mapping[str, list[str]], missing: str) -> pd.DataFrame:
     """The rows to keep: all of them, or those without a gap in a feature of their own."""
     if missing == "error":
-        for name in [name for names in lists.values() for name in names]:
+        gaps = frame[[name for names in lists.values() for name in names]].isna()
+        for name in gaps.columns[gaps.any()][:1]:
             advice = "fill the gaps, or choose another rule for missing"
-            refuse_rows(frame[name].isna(), f"feature {name!r} is missing", advice)
+            refuse_rows(gaps[name], f"feature {name!r} is missing", advice)
     of_rows = [name for purpose, names in lists.items() if purpose != "static" for name in names]
     return frame.dropna(subset=of_rows) if missing == "drop-row" else frame

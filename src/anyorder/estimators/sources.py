@@ -1,10 +1,14 @@
-"""Files and frames of every kind, opened as one Arrow dataset whose columns are read by name."""
+"""Files and frames of every kind: the names of their columns, and the columns as a frame."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.parquet
 
 from anyorder.checks import InputError, one_of
-from anyorder.estimators.columns import refuse_rows
+from anyorder.estimators.columns import parsed, refuse_rows
+
+_LONGEST_HEADER = 1 << 26  # characters
+_CELLS = 1 << 18  # texts that are read as numbers at a time
 
 
-def name_of(source: Any) -> str:
-    return str(source) if isinstance(source, (str, Path)) else "the table"
+@dataclass(frozen=True)
+class Source:
+    """A table to read: what to call it, the names of its columns, and a function that reads some of them."""
+
+    name: str
+    columns: list[str]
+    read: Callable[[list[str]], pa.Table]
 
 
 def is_table(source: Any) -> bool:
@@ -28,79 +41,118 @@ def is_table(source: Any) -> bool:
     return listed or frame  # a sparse matrix may be a dict too
 
 
-def open_table(source: Any) -> pyarrow.dataset.Dataset:
+def open_table(source: Any) -> Source:
     """A table whose columns can be read. Those of a text file are text; a folder holds Parquet files."""
-    if isinstance(source, (str, Path)):
-        folder = Path(source).is_dir()
-        ending = "parquet" if folder else Path(source).name.lower().removesuffix(".gz").rpartition(".")[2]
-        one_of(f"the ending of {source}", ending, ("csv", "tsv", "txt", "parquet", "pq"))
-    with _one_line_errors(source):
-        if isinstance(source, (str, Path)):
-            if ending in ("parquet", "pq"):
-                files = sorted(map(str, Path(source).glob("**/*.parquet"))) if folder else str(source)
-                if not files:
-                    raise InputError(f"{source} is a folder without .parquet files; name a table")
-                base = str(source) if folder else None
-                return pyarrow.dataset.dataset(files, partitioning="hive", partition_base_dir=base)
-            text = pyarrow.dataset.CsvFileFormat(
-                pyarrow.csv.ParseOptions(delimiter="\t" if ending == "tsv" else ",", newlines_in_values=True),
-                convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True),
-            )
-            names = pyarrow.dataset.dataset(source, format=text).schema.names
-            return pyarrow.dataset.dataset(source, pa.schema([(name, pa.string()) for name in names]), format=text)
+    named = isinstance(source, (str, Path))
+    name = str(source) if named else "the table"
+    with _one_line_errors(name):
+        if named:
+            return _open_file(Path(source), name)
         if isinstance(source, pyarrow.dataset.Dataset):
-            return source
+            return Source(name, source.schema.names, source.to_table)
         source = source.collect() if hasattr(source, "collect") else source  # polars, lazy
         source = source.to_arrow() if hasattr(source, "to_arrow") else source
         if not isinstance(source, pa.Table):
             source = pa.Table.from_pandas(pd.DataFrame(source), preserve_index=False)
-        return pyarrow.dataset.dataset(source)
+        return Source(name, source.column_names, source.select)
+
+
+def _open_file(path: Path, name: str) -> Source:
+    if path.is_dir():
+        files = sorted(str(file) for file in path.glob("**/*.parquet") if file.is_file())
+        if not files:
+            raise InputError(f"{name} is a folder without .parquet files; name a table")
+        whole = pyarrow.dataset.dataset(files, partitioning="hive", partition_base_dir=name)
+        return Source(name, whole.schema.names, whole.to_table)
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    one_of(f"the ending of {name}", ending, ("csv", "tsv", "txt", "parquet", "pq"))
+    if not path.is_file():  # a pipe might never end
+        raise InputError(f"{name} cannot be read as a table: there is no such file")
+    if ending in ("parquet", "pq"):
+        file = pyarrow.parquet.ParquetFile(path)
+        return Source(name, file.schema_arrow.names, lambda wanted: file.read(wanted).select(wanted))
+    delimiter = "\t" if ending == "tsv" else ","
+    with io.TextIOWrapper(pa.input_stream(path), encoding="utf-8-sig", newline="") as text:
+        lines = iter(partial(text.readline, _LONGEST_HEADER), "")
+        header = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
+
+    def read(wanted: list[str]) -> pa.Table:
+        kinds = dict.fromkeys(wanted, pa.string())
+        return pyarrow.csv.read_csv(
+            path,
+            pyarrow.csv.ReadOptions(block_size=max(1 << 20, 64 * len(header))),  # a row must be shorter
+            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=True),
+        )
+
+    return Source(name, header, read)
 
 
 def read_columns(
-    opened: pyarrow.dataset.Dataset,
-    source: Any,
+    source: Source,
     roles: Mapping[str, str | None],
     lists: Mapping[str, list[str]],
     targets: Sequence[str] = (),
+    texts: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The columns in question, once it is known that they are there and that each has one purpose."""
+    """The columns in question, once it is known that they are there and that each has one purpose.
+
+    Text that is a number becomes one, save in the columns of ``roles``, ``targets`` and ``texts``.
+    """
     special = [(role, name) for role, name in roles.items() if name is not None]
     special += [("target", name) for name in targets]
     purposes = [*special, *((purpose, name) for purpose, names in lists.items() for name in names)]
     wanted = [name for _, name in purposes]
-    there = opened.schema.names
-    for names in (there, wanted):
+    for names in (source.columns, wanted):
         [(name, count)] = Counter(names).most_common(1) or [("", 0)]
         if count > 1:
             raise InputError(f"column {name!r} is there twice; name each column once, for one purpose")
-    known = {*there}
+    known = {*source.columns}
     for role, name in purposes:
         if name not in known:
-            one_of(role, name, there)
-    with _one_line_errors(source):
-        table = opened.to_table(wanted)
-        for field in table.schema:
-            if pa.types.is_nested(field.type):
-                raise InputError(f"column {field.name!r} holds lists or records; give it numbers or text")
-        plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in table.schema]
-        frame = table.cast(pa.schema([*zip(wanted, plain, strict=True)])).to_pandas(ignore_metadata=True)
+            one_of(role, name, source.columns)
+    with _one_line_errors(source.name):
+        frame = _as_frame(source.read(wanted), {*texts, *(name for _, name in special)})
     if frame.empty:
-        raise InputError(f"{name_of(source)} has no rows")
-    frame.index = pd.RangeIndex(1, len(frame) + 1, name=name_of(source))
+        raise InputError(f"{source.name} has no rows")
+    frame.index = pd.RangeIndex(1, len(frame) + 1, name=source.name)
     for role, name in special:
         refuse_rows(frame[name].isna(), f"{role} column {name!r} is missing", "every row needs a value")
     return frame
 
 
+def _as_frame(table: pa.Table, texts: set[str]) -> pd.DataFrame:
+    """The columns as pandas has them. Columns of text that hold numbers alone become float64, many at a time."""
+    table.validate(full=True)
+    for field in table.schema:
+        kind = getattr(field.type, "storage_type", field.type)  # of an extension
+        if pa.types.is_nested(kind) or pa.types.is_interval(kind):
+            raise InputError(f"column {field.name!r} holds {kind}; give it numbers or text")
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
+    if plain != table.schema.types:
+        table = table.cast(pa.schema([*zip(table.column_names, plain, strict=True)]))
+    numbers, step = [], max(1, _CELLS // max(1, len(table)))
+    for kind in (pa.string(), pa.large_string()):
+        own = [field.name for field in table.schema if field.type == kind and field.name not in texts]
+        for names in (own[start : start + step] for start in range(0, len(own), step)):
+            chunks = [chunk for column in table.select(names).columns for chunk in column.chunks]
+            cells = pa.chunked_array(chunks, kind).to_pandas()
+            values = parsed(cells)
+            right = (values.isna() == cells.isna()).to_numpy().reshape(len(names), -1).all(1)
+            block = pd.DataFrame(values.to_numpy().reshape(len(names), -1).T, columns=names)
+            numbers.append(block.loc[:, right].dropna(axis=1, how="all"))
+    found = {name for block in numbers for name in block}
+    rest = table.select([name for name in table.column_names if name not in found])
+    return pd.concat([rest.to_pandas(ignore_metadata=True), *numbers], axis=1)
+
+
 @contextmanager
-def _one_line_errors(source: Any) -> Iterator[None]:
+def _one_line_errors(name: str) -> Iterator[None]:
     """What is wrong with a table becomes one line."""
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, pa.ArrowException) as error:
-        missing = isinstance(error, FileNotFoundError)
-        words = "there is no such file" if missing else str(error).splitlines()[0].rpartition("': ")[2]
-        raise InputError(f"{name_of(source)} cannot be read as a table: {words}") from None
+    except (OSError, ValueError, TypeError, OverflowError, csv.Error, pa.ArrowException) as error:
+        words = (str(error).splitlines() or [type(error).__name__])[0].rpartition("': ")[2]
+        raise InputError(f"{name} cannot be read as a table: {words}") from None

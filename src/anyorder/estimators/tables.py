@@ -15,10 +15,10 @@ import pandas as pd
 from pandas.api.types import is_string_dtype
 
 from anyorder.checks import InputError, one_of
-from anyorder.estimators.columns import as_times, parsed, refuse_rows, target_values
-from anyorder.estimators.features import Feature
+from anyorder.estimators.columns import as_times, numbers_of, parsed, refuse_rows, target_values
+from anyorder.estimators.features import Feature, learn_features
 from anyorder.estimators.schema import MISSING, MULTILABEL, TASKS, Table, TableSchema, complete_rows
-from anyorder.estimators.sources import name_of, open_table, read_columns
+from anyorder.estimators.sources import open_table, read_columns
 
 _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
 _WILD = 1e4  # times the range of nearly all values of a column
@@ -74,30 +74,29 @@ def read_table(
     one_of("task", task, (None, *TASKS))
     if (value is None) != (name is None) or (tie_within is not None and time is None):
         raise InputError("name and value go together, and tie_within needs time; got one without the other")
-    given = {"set_id": set_id, "time": time, "name": name}
-    roles = {role: str(column) for role, column in given.items() if column is not None}  # pandas may name by numbers
-    of_sets, of_names = [*map(str, static)], [] if value is None else [str(value)]
+    given = {"time": time, "name": name}
+    roles = {"set_id": str(set_id), **{role: str(column) for role, column in given.items() if column is not None}}
+    of_sets, of_names = [*map(str, static or ())], [] if value is None else [str(value)]
     targets = [*map(str, target)] if isinstance(target, (list, tuple)) else [] if target is None else [str(target)]
     opened = open_table(source)
-    taken = {*roles.values(), *targets, *of_sets, *of_names, *map(str, ignore)}
-    others = [column for column in opened.schema.names if column not in taken]
-    chosen = others if features is None else [*map(str, features)]
+    taken = {*roles.values(), *targets, *of_sets, *of_names, *map(str, ignore or ())}
+    chosen = [column for column in opened.columns if column not in taken] if features is None else [*map(str, features)]
     if not (chosen or name or time) or (features is None and _ROW_NUMBERS & {*chosen}):
         raise InputError(
-            f"{name_of(source)} must have feature columns, all with names; got {chosen[:3]} besides {roles} (pandas "
+            f"{opened.name} must have feature columns, all with names; got {chosen[:3]} besides {roles} (pandas "
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
-    categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical]
+    categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical or ()]
     lists = {"features": chosen, "static": of_sets, "value": of_names}
-    frame = read_columns(opened, source, roles, lists, targets)
+    frame = read_columns(opened, roles, lists, targets, categories)
     kept = complete_rows(frame, lists, missing)
     if kept.empty:
-        raise InputError(f"no row of {name_of(source)} is complete; choose another rule for missing than {missing!r}")
-    learnt = tuple(Feature.learn(column, kept[column], column in categories) for column in chosen)
+        raise InputError(f"no row of {opened.name} is complete; choose another rule for missing than {missing!r}")
+    learnt = learn_features(kept, chosen, categories)
     if name is not None:
         learnt = (Feature.named(kept, roles["name"], of_names[0]), *learnt)
     first = kept[~kept[roles["set_id"]].duplicated()]
-    whole = tuple(Feature.learn(column, first[column], column in categories) for column in of_sets)
+    whole = learn_features(first, of_sets, categories)
     classes = None
     if targets:
         task, classes = _task(kept[targets], task)
@@ -120,7 +119,7 @@ def read_table(
 def column_of_sets(source: Any, schema: TableSchema, role: str, column: str) -> tuple[pd.Series, bool]:
     """The value of each set in a column, indexed by set, and whether the values are times: then the earliest."""
     roles = {"set_id": schema.set_id, role: column}
-    frame = read_columns(open_table(source), source, roles, {})
+    frame = read_columns(open_table(source), roles, {})
     values = frame[column]
     dated = column == schema.time or values.dtype.kind == "M" or _are_dates(values)
     if dated:
@@ -141,24 +140,26 @@ def _are_dates(values: pd.Series) -> bool:
 
 def _traps(frame: pd.DataFrame, schema: TableSchema) -> list[str]:
     """What in a training table is probably not what its owner means, a line each."""
-    notes = []
-    for feature in (*schema.features, *schema.static):
-        name, column = feature.name, frame[feature.name]
-        if feature.categories and feature.value is None:
-            if line := _strange_categories(pd.Series(feature.categories), len(frame)):
-                notes.append(f"{name}: {line}")
-        elif not feature.categories:
-            values = parsed(column)
-            low, middle, high = values.quantile([0.01, 0.5, 0.99])
-            far = (values - middle).abs()
-            if 0 < high - low < far.max() / _WILD:
-                at = int(far.to_numpy().argmax())
-                line = f"{values.iloc[at]:.3g} in row {values.index[at]} is far from all other values"
-                notes.append(f"{name}: {line} and hides their differences; correct it, or leave the row out")
-            if len(values) > 9 and (values.diff().iloc[1:] == 1).all():
-                notes.append(f"{name}: the column counts the rows, so it tells nothing of new ones; leave it out")
-    twice = frame.duplicated()
-    if twice.any() and (schema.time is not None or frame.duplicated(keep=False).all()):
+    features = (*schema.features, *schema.static)
+    values = numbers_of(frame, [feature.name for feature in features if not feature.categories])
+    low, middle, high = values.quantile([0.01, 0.5, 0.99]).to_numpy()
+    far = (values - middle).abs()
+    wild = far.max() / _WILD > high - low
+    counts = (values.diff().iloc[1:] == 1).all() & (len(values) > 9)
+    notes = [
+        f"{name}: {values[name][at]:.3g} in row {at} is far from all other values and hides their differences; correct "
+        "it, or leave the row out"
+        for name, at in far.loc[:, wild & (high > low)].idxmax().items()
+    ]
+    advice = "the column counts the rows, so it tells nothing of new ones; leave it out"
+    notes += [f"{name}: {advice}" for name in counts.index[counts]]
+    for feature in features:
+        named = feature.categories and feature.value is None
+        if named and (line := _strange_categories(pd.Series(feature.categories), len(frame))):
+            notes.append(f"{feature.name}: {line}")
+    few = frame[frame.iloc[:, :64].duplicated(keep=False)]  # a copy is one in these columns too
+    twice = few.duplicated()
+    if twice.any() and (schema.time is not None or (len(few) == len(frame) and few.duplicated(keep=False).all())):
         line = f"{int(twice.sum())} rows are copies of another one, the first in row {twice.idxmax()}"
         notes.append(f"{line}; drop them if they are no repeats")
     return notes
@@ -186,7 +187,7 @@ def _task(columns: pd.DataFrame, task: str | None) -> tuple[str, tuple[Any, ...]
 
 
 def _task_of(column: pd.Series, task: str | None) -> tuple[str, tuple[Any, ...] | None]:
-    values, fault = target_values(column.drop_duplicates()), None
+    values, fault = target_values(column.drop_duplicates()).drop_duplicates(), None
     kind = values.dtype.kind
     if task is None:
         mixed = kind == "O" and pd.to_numeric(values, errors="coerce").notna().any()
