@@ -58,7 +58,7 @@ class Trainer:
         self.step(states[0][:, -1] if isinstance(states, tuple) else states[:, -1])
 
     def authors_way(self, native_pass: bool, repetitions: int) -> Callable[[], None]:
-        """The published code's way: one prefix length a batch, and each branch runs its whole prefix again.
+        """As in edocoh87/TCRNN: one prefix length a batch, and each branch runs its whole prefix again.
 
         The pass and both branches go cell by cell (``native_pass``: the pass alone on torch's kernel). The prefix
         lengths of the repetitions are spread evenly over 0 … n − 2, so that their median is that of the law.

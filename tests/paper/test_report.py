@@ -343,7 +343,7 @@ def test_the_table_has_a_line_a_claim(pages):
 def test_an_unfinished_experiment_is_open_and_says_what_is_left(sub_rows):
     part = [row for row in sub_rows if row["seed"] < 2]
     section = section_of(EXPERIMENTS["sub-vs-sire"], "laptop", part)
-    assert (section.verdict, section.left) == ("open", "15 of 109 trials left, about 14 min")
+    assert (section.verdict, section.lines[-1]) == ("open", "15 of 109 trials left, about 14 min")
 
 
 OWN = Experiment(

@@ -186,7 +186,7 @@ def train(
     dropout: float | None = Option(None, min=0, max=0.99, help="Dropout before the read-out.", show_default="0.2"),
     penalty: str = Option("sire", help="Penalty on order: sire, sub or permutation."),
     penalty_weight: Any = Option(
-        "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty; auto tunes it."
+        "auto", parser=_number_or_word, metavar="NUMBER", help="Strength of the penalty; auto seeks a chosen order gap."
     ),
     window: int | None = Option(None, min=1, help="Penalise swaps at most N positions apart.", show_default="off"),
     prefixes: str | None = Option(None, help="Elements before a swap: random or given.", show_default="by --window"),

@@ -75,11 +75,12 @@ def _points(chart: Chart, row: Row) -> Iterable[tuple[float, float]]:
 def _draw(experiment: Experiment, chart: Chart, scale: str, rows: Sequence[Row]) -> Figure | None:
     """A picture of few colours; None of a single point."""
     order, chosen = list(experiment.plan(scale).methods), [row for row in rows if row["selected"]]
-    lines, dots = lines_of(chart, rows), {}
+    lines = {method: points for method, points in lines_of(chart, rows).items() if len(points) > 1}
+    dots = {}
     if chart.x == "method":
         samples = {method: sample_of(chosen, chart.metric, method, **chart.where) for method in chart.methods or order}
         dots = {method: sample for method, sample in samples.items() if sample}
-    if len(dots) < 2 and not any(len(points) > 1 for points in lines.values()):
+    if len(dots) < 2 and not lines:
         return None
     canvas = Canvas(figsize=(4.2, 2.9 + 0.18 * math.ceil(len(lines) / 3)), layout="constrained")
     axes = canvas.add_subplot()

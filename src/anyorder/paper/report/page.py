@@ -30,40 +30,21 @@ FIRST_SCREEN = ("parity", "labels", "half-range", "pointcloud")  # the first fig
 
 @dataclass(frozen=True)
 class Section:
-    """An experiment at one scale, with its cells of the first table: ``paper``, ``ours`` and ``best``."""
+    """An experiment at one scale as both pages show it; the first table has the cells, and ``lines`` below them."""
 
     experiment: Experiment
     scale: str
+    anchor: str
     verdict: str
-    paper: Sequence[str]
-    ours: Sequence[str]
-    best: Sequence[str]
-    place: str
-    decided: str
+    extent: str
+    cells: Sequence[Sequence[str]]
+    lines: Sequence[str]
     seeds: Sequence[int]
     trials: int
-    left: str
     seconds: float
+    command: str
     tables: Sequence[Table]
     figures: Sequence[Figure]
-    command: str
-
-    @property
-    def anchor(self) -> str:
-        """The name of its section on both pages."""
-        return self.experiment.name + f"-{self.scale}" * (self.scale != "laptop")
-
-    @property
-    def sentence(self) -> str:
-        """What its author wrote about this verdict."""
-        return self.experiment.decided.get(self.verdict, "")
-
-    @property
-    def extent(self) -> str:
-        """Where its figures are from, and how much was run."""
-        seeds = "–".join(dict.fromkeys(f"{number}" for number in (*self.seeds[:1], *self.seeds[-1:])))
-        said = [self.place, f"{seeds} seed{'s' * (seeds != '1')}" * bool(seeds), duration(self.seconds)]
-        return ", ".join(filter(None, said)) if self.trials else ""
 
 
 def write_report(folder: str | Path, experiments: Sequence[Experiment] = ()) -> tuple[Path, Path]:
@@ -81,7 +62,7 @@ def write_report(folder: str | Path, experiments: Sequence[Experiment] = ()) -> 
     first = [drawn[name] for name in FIRST_SCREEN if name in drawn] or list(drawn.values())[:4]
     for section in first:
         write_atomically(folder / "figures" / f"{section.anchor}.png", section.figures[0].png)
-    sections.sort(key=lambda section: section.experiment.name not in FIRST_SCREEN)  # the others keep their order
+    sections.sort(key=lambda section: [*FIRST_SCREEN, section.experiment.name].index(section.experiment.name))
     papers = [section for section in sections if section.experiment.reported != "not tried"]
     others = [section for section in sections if section.experiment.reported == "not tried"]
     parts = {"Claims of the paper": papers, "Beyond the paper": others} if papers else {"Claims": others}
@@ -112,39 +93,40 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     done = {row["trial"] for row in rows}
     left = [trial for trial in planned if trial.key not in done]
     verdict, comparisons = judge(experiment, rows, left)
-    seeds = Counter(method for method, _ in {(row["method"], row["seed"]) for row in rows if row["selected"]})
     metric = (experiment.tests[0].metric if experiment.tests else "") or experiment.headline
     at = experiment.at
     here = [e for e in experiment.expected if all(at.get(key, value) == value for key, value in e.where.items())]
-    published = [f"{e.method} {e.paper:g}" for e in here if e.paper is not None]
+    edge = [[method, spelled({key: value})] for method, key, value in experiment.at_the_edge(scale, rows)]
     tables = [
         expected_table(experiment, rows),
         goals_table(experiment, rows, comparisons),
         comparisons_table(comparisons),
         choices_table(experiment, scale, rows),
-        Table(
-            "Choices at the end of their grid",
-            ["method", "chosen"],
-            [[method, spelled({key: value})] for method, key, value in experiment.at_the_edge(scale, rows)],
-        ),
+        Table("Choices at the end of their grid", ["method", "chosen"], edge),
     ]
-    remaining = duration(experiment.estimated_seconds(left))
+    seeds = sorted(Counter(m for m, _ in {(row["method"], row["seed"]) for row in rows if row["selected"]}).values())
+    numbers = "–".join(dict.fromkeys(f"{number}" for number in (*seeds[:1], *seeds[-1:])))
+    extent = [metric.replace("_", " ") * (metric != "accuracy"), spelled(dict(at)), duration(spent)]
+    extent.insert(2, f"{numbers} seed{'s' * (numbers != '1')}" * bool(seeds))
+    remaining = f"{len(left)} of {len(planned)} trials left, about {duration(experiment.estimated_seconds(left))}"
     return Section(
         experiment=experiment,
         scale=scale,
+        anchor=experiment.name + f"-{scale}" * (scale != "laptop"),
         verdict=verdict,
-        paper=[experiment.reported, *published],
-        ours=[figure_at(experiment, rows, e.method, e.metric, {**at, **e.where}) for e in here],
-        best=[figure_at(experiment, rows, kind, metric, at) for kind in ("best with", "best without")],
-        place=", ".join(filter(None, [metric.replace("_", " ") * (metric != "accuracy"), spelled(dict(at))])),
-        decided=decided(verdict, comparisons) if rows else "",
-        seeds=sorted(seeds.values()),
+        extent=", ".join(filter(None, extent)) if rows else "",
+        cells=[
+            [experiment.reported, *(f"{e.method} {e.paper:g}" for e in here if e.paper is not None)],
+            [figure_at(experiment, rows, e.method, e.metric, {**at, **e.where}) for e in here],
+            [figure_at(experiment, rows, kind, metric, at) for kind in ("best with", "best without")],
+        ],
+        lines=[experiment.decided.get(verdict, ""), decided(verdict, comparisons), remaining * bool(left)],
+        seeds=seeds,
         trials=len(done),
-        left=f"{len(left)} of {len(planned)} trials left, about {remaining}" if left else "",
         seconds=spent,
+        command=command,
         tables=[table for table in tables if table.rows],
         figures=figures_of(experiment, scale, rows) if rows else [],
-        command=command,
     )
 
 

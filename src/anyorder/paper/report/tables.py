@@ -19,11 +19,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def markdown(self) -> str:
-        """The table in Markdown, its caption above it."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return f"{self.caption}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
 
 def difference(c: Comparison) -> str:
     """The mean difference, its 95 % interval, and the corrected p-value."""
@@ -36,24 +31,11 @@ def difference(c: Comparison) -> str:
 
 def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
     """What was compared with what, or with a goal."""
-    columns = [
-        "where",
-        "metric",
-        "one",
-        "ours",
-        "other",
-        "its figure",
-        "difference (95 % interval), Holm's p",
-        "better?",
-    ]
+    heads = ["where", "metric", "one", "ours", "other", "its figure", "difference, 95 % interval, p", "better?"]
     rows = [
-        [c.where, c.metric, c.one, f"{c.ours}", c.other, _figure(c.theirs), difference(c), c.holds] for c in comparisons
+        [c.where, c.metric, c.one, f"{c.ours}", c.other, f"{c.theirs}", difference(c), c.holds] for c in comparisons
     ]
-    return Table("What decides, seed by seed", columns, rows)
-
-
-def _figure(value: Sample | float) -> str:
-    return f"{value}" if isinstance(value, Sample) else f"{value:g}"
+    return Table("What decides, seed by seed", heads, rows)
 
 
 def expected_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
