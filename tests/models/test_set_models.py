@@ -184,6 +184,15 @@ def test_pi_sgd_trains_on_fresh_orderings_and_repeats_its_predictions():
     expected = average_over_orderings(model.sequence, elements, orderings=3, seed=4)
     assert torch.equal(model(elements), expected)
     assert ao.order_gap(model, elements) > 0
+    first = JanossyPooling(
+        1,
+        1,
+        cell=ao.recurrence(lambda x, s: torch.where(s == 0, x, s), start=torch.zeros(1, 1)),
+        readout=nn.Identity(),
+        orderings=99,
+        combine="vote",
+    ).eval()
+    assert first(torch.tensor([[[3.2], [2.9], [9.0]]])).item() == 3.0  # two of three orderings begin near 3
 
 
 def test_pi_sgd_trains_on_every_ordering_alike():
@@ -307,15 +316,15 @@ def test_scalers_grow_and_shrink_with_the_logarithm_of_the_size():
 
 def literal_attention(block: MAB, queries: Tensor, keys: Tensor) -> Tensor:
     """Multihead(X, Y, Y) of one sample, query by query and head by head."""
-    features = queries.shape[1]
-    size = features // block.heads
+    size = block.query.out_features // block.heads
     rows = []
+    scale = math.sqrt(size * block.heads if block.paper else size)
     for query in queries:
         heads = []
         for head in range(block.heads):
             part = slice(head * size, (head + 1) * size)
             q = block.query(query)[part]
-            scores = [float(q @ block.key(key)[part]) / math.sqrt(size) for key in keys]
+            scores = [float(q @ block.key(key)[part]) / scale for key in keys]
             highest = max(scores)
             weights = [math.exp(score - highest) for score in scores]
             heads.append(sum(w / sum(weights) * block.value(key)[part] for w, key in zip(weights, keys, strict=True)))
@@ -325,26 +334,27 @@ def literal_attention(block: MAB, queries: Tensor, keys: Tensor) -> Tensor:
 
 def literal_mab(block: MAB, queries: Tensor, keys: Tensor) -> Tensor:
     attended = literal_attention(block, queries, keys) if len(keys) else torch.zeros_like(queries)
-    hidden = block.norm_attention(queries + attended)
+    hidden = block.norm_attention((block.query(queries) if block.paper else queries) + attended)
     return block.norm_feed(hidden + torch.relu(block.feed(hidden)))
 
 
+@pytest.mark.parametrize("paper", [False, True])
 @pytest.mark.parametrize("layer_norm", [False, True])
 @torch.no_grad()
-def test_attention_blocks_agree_with_literal_ones(layer_norm):
+def test_attention_blocks_agree_with_literal_ones(layer_norm, paper):
     lengths = [5, 2, 1, 0]
     elements = torch.randn(4, 5, 6, dtype=torch.float64)
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
-    sab = SAB(6, 2, layer_norm).double()
-    isab = ISAB(6, 3, 4, layer_norm).double()
-    pma = PMA(6, 2, 3, layer_norm).double()
+    sab = SAB(6, 2, layer_norm, paper=paper).double()
+    isab = ISAB(6, 3, 4, layer_norm, paper=paper).double()
+    pma = PMA(6, 2, 3, layer_norm, paper=paper).double()
     for sample, length in enumerate(lengths):
         own = elements[sample, :length]
         if length:
             torch.testing.assert_close(sab(elements, mask)[sample, :length], literal_mab(sab.block, own, own))
             summary = literal_mab(isab.gather, isab.points[0], own)
             torch.testing.assert_close(isab(elements, mask)[sample, :length], literal_mab(isab.spread, own, summary))
-        fed = torch.relu(pma.feed(own))
+        fed = own if paper else torch.relu(pma.feed(own))
         torch.testing.assert_close(pma(elements, mask)[sample], literal_mab(pma.block, pma.seeds[0], fed))
 
 
@@ -356,8 +366,16 @@ def test_the_set_transformer_is_its_blocks():
     for block in model.encoder:
         hidden = literal_mab(block.spread, hidden, literal_mab(block.gather, block.points[0], hidden))
     pooled = literal_mab(model.pool.block, model.pool.seeds[0], torch.relu(model.pool.feed(hidden)))
-    pooled = literal_mab(model.decoder.block, pooled, pooled)
+    pooled = literal_mab(model.decoder[0].block, pooled, pooled)
     torch.testing.assert_close(model(sample)[0], model.rho(pooled.flatten()))
+    theirs = SetTransformer(3, 2, hidden=6, heads=2, inducing=None, variant="paper").double()
+    (one, two), hidden = theirs.encoder, sample[0]  # the first block reads the elements, two SABs follow the pooling
+    for block in (one.block, two.block):
+        hidden = literal_mab(block, hidden, hidden)
+    hidden = literal_mab(theirs.pool.block, theirs.pool.seeds[0], hidden)
+    for further in theirs.decoder:
+        hidden = literal_mab(further.block, hidden, hidden)
+    torch.testing.assert_close(theirs(sample)[0], theirs.rho(hidden.flatten()))
 
 
 # Refusals

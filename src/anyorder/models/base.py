@@ -328,6 +328,9 @@ def fixed_orderings(lengths: Tensor, longest: int, draws: int, seed: int) -> Ten
     return index.to(lengths.device)
 
 
+COMBINE = ("mean", "vote")
+
+
 def average_over_orderings(
     predict: Callable[[Tensor, Tensor | None], Tensor],
     elements: Tensor,
@@ -335,10 +338,12 @@ def average_over_orderings(
     *,
     orderings: int = 20,
     seed: int = 0,
+    combine: str = "mean",
 ) -> Tensor:
     """The mean prediction ``[B, out_features]`` over random ``orderings``.
 
     They depend on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch.
+    ``combine="vote"`` rounds each prediction to a whole number and takes the most frequent, the least of several.
 
     >>> first = lambda elements, lengths: elements[:, 0]
     >>> mean = average_over_orderings(first, torch.tensor([[[0.0], [8.0]]]), orderings=1000)
@@ -350,4 +355,5 @@ def average_over_orderings(
     index = fixed_orderings(sizes_of(elements, lengths), elements.shape[1], draws, seed)
     shuffled = reorder(elements.repeat_interleave(draws, 0), index.flatten(0, 1))
     out = predict(shuffled, None if lengths is None else lengths.repeat_interleave(draws, 0))
-    return out.unflatten(0, (len(elements), draws)).mean(1)
+    out = out.unflatten(0, (len(elements), draws))
+    return out.mean(1) if one_of("combine", combine, COMBINE) == "mean" else out.round().mode(1).values

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from anyorder.checks import one_of, whole_number
 from anyorder.data.orderings import random_orderings, reorder
 from anyorder.data.sets import filled
-from anyorder.models.base import Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool, sizes_of
+from anyorder.models.base import COMBINE, Embedding, SetModel, average_over_orderings, encoder_of, mlp, pool, sizes_of
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.recurrences.base import Recurrence
 
@@ -26,8 +26,9 @@ class JanossyPooling(SetModel):
 
     ``k=None``: the recurrent π-SGD form, with ``cell``, ``layers`` and ``learned_start`` of
     :class:`RecurrentSetModel`. In training each set is read once, in a fresh random ordering. In eval mode
-    the outputs of ``orderings`` of them, drawn from ``seed``, are averaged (:func:`average_over_orderings`). Options of
-    the other form are ignored.
+    the outputs of ``orderings`` of them, drawn from ``seed``, are averaged (:func:`average_over_orderings`), or with
+    ``combine="vote"`` rounded to whole numbers, of which the most frequent counts, as in
+    PurdueMINDS/JanossyPooling. Options of the other form are ignored.
 
     >>> pairs = JanossyPooling(3, 1, k=2)
     >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5)
@@ -49,6 +50,7 @@ class JanossyPooling(SetModel):
         learned_start: bool = True,
         orderings: int = 20,
         seed: int = 0,
+        combine: str = "mean",
         activation: str = "relu",
         dropout: float = 0.0,
         embedding: Embedding | None = None,
@@ -56,7 +58,7 @@ class JanossyPooling(SetModel):
         static_dropout: float = 0.0,
     ) -> None:
         super().__init__(in_features, out_features, embedding if k else None, static_features, static_dropout)
-        self.k = one_of("k", k, (None, 1, 2, 3))
+        self.k, self.combine = one_of("k", k, (None, 1, 2, 3)), one_of("combine", combine, COMBINE)
         self.invariant = k is not None
         self.orderings, self.seed = whole_number("orderings", orderings), whole_number("seed", seed, 0)
         if k is None:
@@ -81,7 +83,8 @@ class JanossyPooling(SetModel):
         if not self.training:
             given = None if static is None else static.repeat_interleave(self.orderings, 0)
             read = partial(self.sequence, static=given)
-            return average_over_orderings(read, elements, lengths, orderings=self.orderings, seed=self.seed)
+            drawn = {"orderings": self.orderings, "seed": self.seed}
+            return average_over_orderings(read, elements, lengths, combine=self.combine, **drawn)
         fresh = random_orderings(sizes_of(elements, lengths), elements.shape[1])[:, 0]
         return self.sequence(reorder(elements, fresh), lengths, static=static)
 

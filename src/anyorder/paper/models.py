@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anyorder.models import SetModel
+from anyorder.recurrences.base import recurrence
 
 
 class SmallCNN(SetModel):
@@ -53,9 +57,53 @@ class CommutativeMonoid(SetModel):
         there = nodes.new_ones(nodes.shape[:2], dtype=torch.bool) if mask is None else mask
         while nodes.shape[1] > 1:
             odd = nodes.shape[1] % 2
-            nodes, there = nn.functional.pad(nodes, (0, 0, 0, odd)), nn.functional.pad(there, (0, odd))
+            nodes, there = F.pad(nodes, (0, 0, 0, odd)), F.pad(there, (0, odd))
             one, other = nodes[:, ::2].flatten(0, 1), nodes[:, 1::2].flatten(0, 1)
             joined = ((self.join(one, other) + self.join(other, one)) / 2).unflatten(0, (len(nodes), -1))
             nodes = torch.where(there[:, 1::2, None], joined, nodes[:, ::2])  # what has no partner goes up as it is
             there = there[:, ::2]
         return self.rho(nodes[:, 0])
+
+
+class MambaBlock(nn.Module):
+    """A step of a selective state-space block: a short convolution of inputs, then a linear recurrence ``ssm``."""
+
+    def __init__(self, width: int, states: int = 8, taps: int = 4) -> None:
+        super().__init__()
+        self.sizes = [width, states, states]
+        self.enter, self.leave = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.taps = nn.Parameter(torch.randn(width, taps) / taps)
+        self.select = nn.Linear(width, sum(self.sizes))
+        self.log_decay = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(width, 1))
+
+    def start(self, batch: int) -> dict[str, Tensor]:
+        zeros = self.log_decay.new_zeros(batch, *self.log_decay.shape)
+        return {"inputs": self.taps.new_zeros(batch, *self.taps.shape), "ssm": zeros}
+
+    def forward(self, element: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        new, gate = self.enter(element).chunk(2, 1)
+        inputs = torch.cat([state["inputs"][:, :, 1:], new[:, :, None]], 2)
+        u = F.silu((inputs * self.taps).sum(2))
+        delta, b, c = self.select(u).split(self.sizes, 1)
+        delta = F.softplus(delta)[:, :, None]
+        ssm = torch.exp(-delta * self.log_decay.exp()) * state["ssm"] + delta * b[:, None] * u[:, :, None]
+        output = self.leave((ssm * c[:, None]).sum(2) * F.silu(gate))
+        return output, {"inputs": inputs, "ssm": ssm}
+
+
+class ReadStateSpace(nn.Module):
+    """A hidden layer on the state-space part of a block's last state, without its buffer of inputs."""
+
+    def __init__(self, width: int, out_features: int, states: int = 8) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(width * states, width), nn.ReLU(), nn.Linear(width, out_features))
+
+    def forward(self, state: dict[str, Tensor]) -> Tensor:
+        return self.head(state["ssm"].flatten(1))
+
+
+def mamba(width: int, out_features: int) -> dict[str, Any]:
+    """The arguments of RecurrentSetModel for one block on a layer of ``width`` units."""
+    block = MambaBlock(width)
+    cell = recurrence(block, start=block.start)
+    return {"cell": cell, "encoder": (width,), "readout": ReadStateSpace(width, out_features)}

@@ -94,6 +94,27 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
     return replace(dataset, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
 
 
+def scanned(dataset: Dataset, order: str) -> Dataset:
+    """Clouds of one size with their points sorted by "x", along the "morton" curve, or as they come ("random")."""
+
+    def place(points: Tensor) -> Tensor:
+        if one_of("order", order, ("random", "x", "morton")) == "random":
+            return torch.zeros(points.shape[:2])
+        if order == "x":
+            return points[:, :, 0]
+        cells = ((points.clamp(-1, 1) + 1) * 511.5).long()  # 10 bits an axis, interleaved
+        bits = torch.stack([(cells[:, :, axis] >> bit & 1) << 3 * bit + axis for bit in range(10) for axis in range(3)])
+        return bits.sum(0)
+
+    def reordered(data: SetData) -> SetData:
+        points = data.elements.unflatten(0, (len(data), -1))
+        order = place(points).argsort(dim=1, stable=True)[:, :, None].expand_as(points)
+        return replace(data, elements=points.gather(1, order).flatten(0, 1))
+
+    assert dataset.test is not None
+    return replace(dataset, train=reordered(dataset.train), test=reordered(dataset.test))
+
+
 def ecg5000() -> Dataset:
     """ECG5000: heartbeats ``[140, 1]`` of five classes, the archive's own split."""
     name, folder = locate("ecg5000")

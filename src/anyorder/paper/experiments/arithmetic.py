@@ -27,7 +27,7 @@ def arithmetic(
 ) -> Experiment:
     recurrent = grid(**SHAPES, learning_rate=RATES)
     penalised = grid(**SHAPES, learning_rate=RATES, penalty_weight=weights)
-    attention = grid(blocks=[1, 2], learning_rate=[0.0006, 0.001, 0.002, 0.003, 0.006, 0.01, 0.02])
+    attention = grid(variant=["paper"], blocks=[1, 2], learning_rate=[0.0006, 0.001, 0.002, 0.003, 0.006, 0.01, 0.02])
     pooled = grid(phi=[[100], [100, 100]], pooling=["sum", "mean"], learning_rate=[0.0003, 0.001, 0.003, 0.01, 0.03])
     linear = grid(phi=[[100]], pooling=["sum", "mean"], learning_rate=[0.001, 0.003, 0.01, 0.03], rho=[[]])
     plan = Plan(
@@ -41,7 +41,7 @@ def arithmetic(
             "fold": each(FOLDS, learning_rate=RATES),
             "fold-sire": each(FOLDS, learning_rate=RATES, penalty_weight=[10.0, 100.0, 1000.0]),
             "deepsets": [*pooled, *linear],
-            "set-transformer": attention,
+            "set-transformer-paper": attention,
         },
         tune_on={"n": 15, "steps": 4000},
         tune_seeds=1,

@@ -25,7 +25,7 @@ from anyorder.models import DeepSets, RecurrentSetModel, SetModel, SetTransforme
 from anyorder.paper.data import datasets
 from anyorder.paper.data.datasets import Dataset
 from anyorder.paper.data.tasks import TASKS, splits
-from anyorder.paper.models import CommutativeMonoid, SmallCNN
+from anyorder.paper.models import CommutativeMonoid, SmallCNN, mamba
 from anyorder.paper.runner.trial import MANY_ORDERINGS, ONE_ORDERING, READS, Outcome, Setting, Trial, short, shuffles
 from anyorder.penalties import SIRE, AdaptiveWeight, PermutationPenalty, SubsetPenalty
 from anyorder.penalties.base import trajectory_of
@@ -57,7 +57,8 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
     Real data: ``data`` or ``points`` (which set), ``labels`` (the share of the training part that keeps them),
     ``validation`` (its share), ``standardize`` (True, or the deviation that every feature gets), ``votes`` (orderings
     that π-SGD averages over), ``track`` (measure the validation part after every epoch and keep the best). With
-    ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set.
+    ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set. A row each
+    for ``test_on``, the names of the sets whose test parts are read, or for ``reads``, numbers of orderings.
 
     Both: ``steps`` and ``epochs`` (whichever is longer), what :class:`TrainConfig` takes, ``label_smoothing``,
     ``target_gap`` (an ``AdaptiveWeight`` instead of a weight), ``stretch``, ``begin_with`` and ``begin_anew``
@@ -71,7 +72,12 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
     rest, held = datasets.split(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = rest, held, chosen.test
     classes = int(_targets(chosen.train).max()) + 1
-    return _train_and_test(trial, Recorded(trial, parts, classes, orderings), workdir, device)
+    problem = Recorded(trial, parts, classes, orderings)
+    if "test_on" in trial.setting:
+        problem.tests = [({"read": name}, data[name].test) for name in trial.setting["test_on"]]
+    if "reads" in trial.setting:
+        problem.tests = [({"orderings": number}, chosen.test) for number in trial.setting["reads"]]
+    return _train_and_test(trial, problem, workdir, device)
 
 
 def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
@@ -114,7 +120,10 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         budget = AdaptiveWeight(target=setting["target_gap"]) if "target_gap" in setting else None
         penalised = {"penalty": penalty, "penalty_weight": budget or setting["penalty_weight"]}
         penalised["unlabeled"] = problem.unlabeled
-    variants = Variants(setting.get("stretch", 1.0), setting.get("begin_with", ()), setting.get("begin_anew", False))
+    variants = Variants(
+        *(setting.get("stretch", 1.0), setting.get("begin_with", ()), setting.get("begin_anew", False)),
+        shuffled=setting.get("shuffled", 0.0),
+    )
     points: list[tuple[float, ...]] = []  # of the curve
     every, spent = max(1, config.epochs // CURVE_POINTS), 0.0
 
@@ -146,7 +155,6 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
         "validation": {key: short(value) for key, value in problem.figures(model, problem.validation).items()},
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": result.steps,
-        "reads": problem.reads,
     }
     if setting.get("curve"):
         columns = map(list, zip(*points, strict=True))
@@ -157,8 +165,12 @@ def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, de
     extra = problem.training_figures(model, result)
     if isinstance(penalised.get("penalty_weight"), AdaptiveWeight):
         extra["final_weight"] = penalised["penalty_weight"].weight
-    tested = [(more, {**problem.test_figures(model, test), **extra}) for more, test in problem.tests]
-    return [{**common, "setting": more, "metrics": {k: short(v) for k, v in found.items()}} for more, found in tested]
+    outcomes = []
+    for more, test in problem.tests:
+        reads = more.get("orderings", problem.reads)
+        metrics = {key: short(value) for key, value in {**problem.test_figures(model, test, reads), **extra}.items()}
+        outcomes.append({**common, "reads": reads, "setting": more, "metrics": metrics})
+    return outcomes
 
 
 def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
@@ -225,13 +237,13 @@ class Numbers:
         some = self.train.select(torch.arange(min(2000, len(self.train))))
         return {"train_loss": self.figures(model, some)["loss"]}
 
-    def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
+    def test_figures(self, model: nn.Module, test: SetData, reads: int) -> dict[str, float]:
         some = self._prepared(test.select(torch.arange(min(GAP_SETS, len(test)))))
         gap = state_gap(model, some, torch.Generator().manual_seed(self.trial.seed))
-        found = {**self.figures(model, test), "state_gap_squared": gap}
+        found = {**self.figures(model, test, reads), "state_gap_squared": gap}
         if isinstance(model, RecurrentSetModel) and not self.task.ordered:
-            suffix, reads = (ONE_ORDERING, 1) if self.reads > 1 else (MANY_ORDERINGS, READS)
-            found |= {name + suffix: value for name, value in self.figures(model, test, reads).items()}
+            suffix, other = (ONE_ORDERING, 1) if reads > 1 else (MANY_ORDERINGS, READS)
+            found |= {name + suffix: value for name, value in self.figures(model, test, other).items()}
         return found
 
 
@@ -266,10 +278,10 @@ class Recorded:
     def training_figures(self, model: nn.Module, result: TrainResult) -> dict[str, float]:
         return {"train_loss": result.history[-1]["loss"]}
 
-    def test_figures(self, model: nn.Module, test: SetData) -> dict[str, float]:
+    def test_figures(self, model: nn.Module, test: SetData, reads: int) -> dict[str, float]:
         generator = torch.Generator().manual_seed(self.seed)
         some = test.select(torch.randperm(len(test), generator=generator)[:GAP_SETS])
-        found = {**self.figures(model, test), "state_gap_squared": state_gap(model, some, generator)}
+        found = {**self.figures(model, test, reads), "state_gap_squared": state_gap(model, some, generator)}
         if self.orderings is not None and isinstance(model, RecurrentSetModel):
             found[f"accuracy_{self.orderings}_orderings"] = self.figures(model, test, self.orderings)["accuracy"]
         return found
@@ -302,8 +314,8 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     if method == "deepsets":
         kind, names = DeepSets, "phi rho pooling equivariant activation dropout"
         options = {"phi": (width, width), "rho": (width,), "pooling": "sum" if numbers else "mean"}
-    elif method == "set-transformer":
-        kind, names = SetTransformer, "blocks dropout" + " hidden inducing" * (not numbers)
+    elif method.startswith("set-transformer"):
+        kind, names = SetTransformer, "variant decoder blocks dropout" + " hidden inducing" * (not numbers)
         options = {"layer_norm": True, "hidden": 64, "inducing": None if numbers else 16}
     elif method == "monoid":
         kind, names, options = CommutativeMonoid, "hidden", {}
@@ -314,6 +326,8 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
         options["embedding"] = (setting["alphabet"], setting["embedding"], "frozen")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if setting.get("cell") == "mamba":
+            options |= mamba(options.pop("hidden"), outputs)
         return kind(features, outputs, **options)
 
 
@@ -324,9 +338,10 @@ def build_penalty(method: str, setting: Setting, model: Any) -> SIRE | SubsetPen
     """
     pairs, relative = setting.get("pairs", 1), method.startswith("fold") or setting.get("relative", False)
     if "sire" in method:
-        return SIRE(prefixes=setting.get("prefixes"), window=setting.get("window"), pairs=pairs, relative=relative)
+        drawn: dict[str, Any] = {name: setting.get(name) for name in ("prefixes", "window", "of")}
+        return SIRE(**drawn, pairs=pairs, relative=relative)
     if method.startswith("consistency"):
-        return PermutationPenalty(pairs=pairs, relative=relative, of=model.readout)
+        return PermutationPenalty(pairs=pairs, relative=relative, of=setting.get("of") or model.readout)
     return SubsetPenalty(pairs=pairs, relative=relative) if method.startswith("sub") else None
 
 
@@ -338,12 +353,13 @@ class Variants:
     even in logarithm. ``stages``, pairs of a share of the training and a number: up to that share only that many
     elements of each set are read, so that early steps cost less and a recurrence learns from short sequences first
     (a number alone: in the first half). They are the first ones in the order the set has then; with ``anew`` a random
-    choice made each time, in that order.
+    choice made each time, in that order. ``shuffled``: the share of batches whose sets are read in random orderings.
     """
 
     stretch: float = 1.0
     stages: int | Sequence[tuple[float, int]] = ()
     anew: bool = False
+    shuffled: float = 0.0
 
     def __call__(
         self, elements: Tensor, lengths: Tensor | None, generator: torch.Generator, share: float
@@ -358,6 +374,10 @@ class Variants:
                 elements = reorder(elements, fresh.sort().values)
             elements = elements[:, :most]
             lengths = None if lengths is None else lengths.clamp(max=most)
+        if self.shuffled and torch.rand((), generator=generator) < self.shuffled:
+            sizes = elements.new_full(elements.shape[:1], elements.shape[1], dtype=torch.int64)
+            orders = random_orderings(sizes if lengths is None else lengths, elements.shape[1], 1, generator)
+            elements = reorder(elements, orders[:, 0])
         if self.stretch != 1.0:
             drawn = torch.rand(len(elements), 1, elements.shape[2], generator=generator, device=elements.device)
             elements = elements * self.stretch ** (2 * drawn - 1)
