@@ -150,16 +150,6 @@ def test_without_weight_the_unlabeled_rest_teaches_nothing(tmp_path):
     assert few[0]["validation"] == few[1]["validation"]
 
 
-def test_folds_test_every_bag_once(tmp_path):
-    experiment = EXPERIMENTS["bags"]
-    plan, data = experiment.plan("smoke"), experiment.data("smoke")
-    setting = {**plan.fixed, "data": "musk1", "labels": 1.0, "folds": 4, **plan.methods["deepsets"][0]}
-    (outcome,) = experiment.run(Trial("bags", "deepsets", setting, 0, "smoke"), data, tmp_path)
-    right = outcome["metrics"]["accuracy"] * len(data["musk1"].train)
-    assert right == pytest.approx(round(right), abs=1e-3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"fold-{k}" for k in range(4)]
-
-
 def test_the_state_gap_knows_what_ignores_order(generator):
     data = generated.beats().test
     assert (

@@ -8,6 +8,8 @@ Two forms are in use: that of torch-geometric, and ``paper``, that of juho-lee/s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +59,9 @@ class MAB(nn.Module):
 class SAB(nn.Module):
     """SAB(X) = MAB(X, X): every element attends to every other, n² scores."""
 
-    def __init__(
-        self, features: int, heads: int, layer_norm: bool = False, *, paper: bool = False, width: int | None = None
-    ) -> None:
+    def __init__(self, features: int, heads: int, layer_norm: bool = False, **paper: Any) -> None:
         super().__init__()
-        self.block = MAB(features, heads, layer_norm, paper=paper, widths=(width, width) if width else ())
+        self.block = MAB(features, heads, layer_norm, **paper)
 
     def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.block(elements, elements, mask)
@@ -70,21 +70,12 @@ class SAB(nn.Module):
 class ISAB(nn.Module):
     """ISAB(X) = MAB(X, MAB(I, X)) with m learned points I: n·m scores."""
 
-    def __init__(
-        self,
-        features: int,
-        heads: int,
-        points: int,
-        layer_norm: bool = False,
-        *,
-        paper: bool = False,
-        width: int | None = None,
-    ) -> None:
+    def __init__(self, features: int, heads: int, points: int, layer_norm: bool = False, **paper: Any) -> None:
         super().__init__()
-        width = width or features
+        width = paper.pop("widths", [features])[0]
         self.points = nn.init.xavier_uniform_(nn.Parameter(torch.empty(1, points, features)))
-        self.gather = MAB(features, heads, layer_norm, paper=paper, widths=(features, width))
-        self.spread = MAB(features, heads, layer_norm, paper=paper, widths=(width, features))
+        self.gather = MAB(features, heads, layer_norm, **paper, widths=(features, width))
+        self.spread = MAB(features, heads, layer_norm, **paper, widths=(width, features))
 
     def forward(self, elements: Tensor, mask: Tensor | None = None) -> Tensor:
         summary = self.gather(self.points.expand(elements.shape[0], -1, -1), elements, mask)
@@ -148,12 +139,10 @@ class SetTransformer(SetModel):
         paper = one_of("variant", variant, ("pyg", "paper")) == "paper"
         self.lift = nn.Identity() if paper else nn.Linear(self.element_features, hidden)
         points = None if inducing is None else whole_number("inducing", inducing)
+        block = SAB if points is None else partial(ISAB, points=points)
         widths = [self.element_features if paper else hidden, *[hidden] * (blocks - 1)]
         self.encoder = nn.ModuleList(
-            SAB(hidden, heads, layer_norm, paper=paper, width=width)
-            if points is None
-            else ISAB(hidden, heads, points, layer_norm, paper=paper, width=width)
-            for width in widths
+            block(hidden, heads, layer_norm=layer_norm, paper=paper, widths=(width, width)) for width in widths
         )
         self.pool = PMA(hidden, heads, seeds, layer_norm, paper=paper)
         further = (2 if paper else int(seeds > 1)) if decoder is None else whole_number("decoder", decoder, 0)

@@ -91,19 +91,15 @@ class MambaBlock(nn.Module):
         return output, {"inputs": inputs, "ssm": ssm}
 
 
-class ReadStateSpace(nn.Module):
+class ReadStateSpace(nn.Sequential):
     """A hidden layer on the state-space part of a block's last state, without its buffer of inputs."""
 
-    def __init__(self, width: int, out_features: int, states: int = 8) -> None:
-        super().__init__()
-        self.head = nn.Sequential(nn.Linear(width * states, width), nn.ReLU(), nn.Linear(width, out_features))
-
     def forward(self, state: dict[str, Tensor]) -> Tensor:
-        return self.head(state["ssm"].flatten(1))
+        return super().forward(state["ssm"].flatten(1))
 
 
 def mamba(width: int, out_features: int) -> dict[str, Any]:
     """The arguments of RecurrentSetModel for one block on a layer of ``width`` units."""
     block = MambaBlock(width)
-    cell = recurrence(block, start=block.start)
-    return {"cell": cell, "encoder": (width,), "readout": ReadStateSpace(width, out_features)}
+    read = ReadStateSpace(nn.Linear(block.log_decay.numel(), width), nn.ReLU(), nn.Linear(width, out_features))
+    return {"cell": recurrence(block, start=block.start), "encoder": (width,), "readout": read}

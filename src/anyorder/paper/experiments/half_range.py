@@ -27,10 +27,9 @@ plan = Plan(
     follows=lambda cell: LONGER.get(cell["labels"], {}),
     tune_on={"steps": 4000, "epochs": 20},
     tune_seeds=1,
-    finalists=2,
     seconds=seconds_on_numbers,
 )
-FULL: dict[str, Any] = {"follows": lambda cell: {}, "tune_on": {}, "finalists": 1, "seeds": 20}
+FULL: dict[str, Any] = {"follows": lambda cell: {}, "tune_on": {}, "seeds": 20}
 PUBLISHED = [
     *[("plain", 10, 0.9346, 0.006), ("plain", 15, 0.9461, 0.001), ("plain", 20, 0.9678, 0.005)],
     *[("sire", 10, 0.9584, 0.008), ("sire", 15, 0.9658, 0.008), ("sire", 20, 0.9780, 0.004)],
@@ -49,7 +48,7 @@ HALF_RANGE = Experiment(
     "paper's penalty, sire-prefix-1 swaps two neighbours of the given order, twice a set. GRU of 80 units, read-out "
     "with one hidden layer; folds of two layers. 4,000 steps with 5,000 samples (the recurrences learn them by heart), "
     "12,000 with 20,000 and 50,000, 30 epochs with 100,000. Each arm has the same rates, and chooses for each n and "
-    "number of samples, from one seed of 20 epochs; the two best are compared at full length.",
+    "number of samples, from one seed of 20 epochs.",
     run=run,
     select="accuracy",
     plans=scales(plan, {"epochs": 0, "checkpoint": False}, over={"labels": [40, 80]}, full={"epochs": 200}, **FULL),

@@ -337,7 +337,9 @@ def _reproduce(
             figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
         print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
 
-    sweep(experiment, scale, only=only, on_finish=finished, **options)
+    rows = sweep(experiment, scale, only=only, on_finish=finished, **options)
+    for method, key, value in experiment.at_the_edge(scale, rows):
+        print(f"{method}: the chosen {key.replace('_', ' ')} {value:g} ends its grid, which should be extended")
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
     print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
     return problems

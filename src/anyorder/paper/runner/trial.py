@@ -96,8 +96,7 @@ class Plan:
 
     A method's choice is the candidate with the best mean validation figure over ``tune_seeds`` seeds (None: all
     ``seeds``). It is made in each cell of ``over``, or once with the settings ``tune_on`` and reused in the others, and
-    then run with all ``seeds`` in every cell. With ``finalists``, that many of the best candidates are first compared
-    by runs with the cell's own settings. ``seconds`` is the measured cost of a trial on one core.
+    then run with all ``seeds`` in every cell. ``seconds`` is the measured cost of a trial on one core.
     """
 
     methods: Mapping[str, Sequence[Setting]]
@@ -107,7 +106,6 @@ class Plan:
     seeds: int = 5
     tune_on: Setting = field(default_factory=dict)
     tune_seeds: int | None = None
-    finalists: int = 1
     seconds: float | Callable[[Trial], float] = 1.0
 
 
@@ -256,21 +254,14 @@ class Experiment:
     def _chosen(
         self, scale: str, method: str, cell: Setting, rows: Sequence[Row], seeds: int, guess: bool = False
     ) -> tuple[list[Candidate], Setting | None]:
-        """The trials that compare candidates in ``cell``, search and final, and the choice as far as it is decided."""
+        """The trials that compare candidates in ``cell``, and the choice as far as it is decided."""
         plan = self.plan(scale)
         candidates, number = plan.methods[method], min(plan.tune_seeds or seeds, seeds)
         if len(candidates) == 1:
             return [], candidates[0]
-
-        def compared(some: Sequence[Setting], there: Setting) -> tuple[list[Candidate], list[Setting]]:
-            stage = [(c, self._runs(scale, method, there, c, number)) for c in some]
-            return stage, self._ranked(stage, rows, guess)
-
-        stages, best = compared(candidates, {**cell, **plan.tune_on})
-        if plan.finalists > 1:
-            final, best = compared(best[: plan.finalists], cell)
-            stages += final
-        return stages, best[0] if best else None
+        search = [(c, self._runs(scale, method, {**cell, **plan.tune_on}, c, number)) for c in candidates]
+        best = self._ranked(search, rows, guess)
+        return search, best[0] if best else None
 
     def figure(self, validation: Mapping[str, float]) -> float:
         """What chooses a setting, the more the better; NaN of a run that diverged."""
@@ -280,14 +271,13 @@ class Experiment:
 
     def at_the_edge(self, scale: str, rows: Sequence[Row]) -> list[tuple[str, str, float]]:
         """Where a decided choice lies at the end of its grid: method, setting and value, for numbers above 0."""
-        found: dict[tuple[str, str, float], None] = {}
-        for method, candidates in self.plan(scale).methods.items():
-            for cell in grid(**self.plan(scale).over):
-                choice = self.choice(scale, method, cell, rows) or {}
-                for key in {"learning_rate", "penalty_weight"} & choice.keys():
-                    values = sorted({c[key] for c in candidates if c.get(key)})
-                    if len(values) > 1 and choice[key] in (values[0], values[-1]):
-                        found[method, key, choice[key]] = None
+        plan, found = self.plan(scale), set()
+        for (method, candidates), cell in itertools.product(plan.methods.items(), grid(**plan.over)):
+            choice = self.choice(scale, method, cell, rows) or {}
+            for key in {"learning_rate", "penalty_weight"} & choice.keys():
+                values = sorted({c[key] for c in candidates if c.get(key)})
+                if len(values) > 1 and choice[key] in (values[0], values[-1]):
+                    found.add((method, key, choice[key]))
         return sorted(found)
 
     def _ranked(self, candidates: Sequence[Candidate], rows: Sequence[Row], guess: bool) -> list[Setting]:
