@@ -46,9 +46,9 @@ SCAN_ORDERS = Experiment(
     at={"data": "radius", "read": "random"},
     choices="ModelNet40, 100 points, one cloud a shape; one block of 64 channels and 8 states, which is read out from "
     "its state-space part. Clouds are scanned along x, from the middle outwards, or in random order; each model is "
-    "tested in all three. pi-sgd reads a fresh random ordering each epoch, half-shuffled does so for half of the batches (the "
-    "stochastic shuffling of layers, for one layer), consistency draws the end states of two orderings together. The "
-    "same rates for every arm, chosen for each order from one seed of two epochs; 12 epochs.",
+    "tested in all three. pi-sgd reads a fresh random ordering each epoch, half-shuffled does so for half the batches "
+    "(the stochastic shuffling of layers, for one layer), consistency draws the end states of two orderings together. "
+    "The same rates for every arm, chosen for each order from one seed of two epochs; 12 epochs.",
     run=run,
     select="accuracy",
     plans=scales(plan, {"epochs": 1, "batch_size": 8, "validation": 0.3}, full={"epochs": 100}, tune_on={"epochs": 12}),
