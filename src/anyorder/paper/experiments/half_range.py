@@ -10,7 +10,7 @@ from anyorder.paper.runner.trial import Chart, Expected, Experiment, Plan, Versu
 ORDERED = {**ARITHMETIC, "task": "half-range", "readout": [100], "learning_rate": 0.02}
 GAP = "state_gap_squared"
 SWAPS = {"prefixes": "given", "window": 1, "pairs": 2}
-RATES = [0.005, 0.01, 0.015, 0.02, 0.03]
+RATES = [0.005, 0.01, 0.015, 0.02, 0.03, 0.045]
 WEIGHTS = [0.001, 0.01, 0.1, 1.0]
 LONGER = {20000: {"steps": 12000}, 50000: {"steps": 12000}, 100000: {"epochs": 30}}
 
