@@ -172,15 +172,13 @@ def test_state_order_gap_by_prefix_length():
     assert model.state_order_gap[6].sets == 10
 
 
-@pytest.mark.parametrize(("first", "prefixes"), [(3.0, {2, 3, 4}), (0.0, {3, 4})])
-def test_state_order_gap_of_sets_that_begin_alike(first, prefixes):
-    """After two elements all sets are in one state: what moves there is held against its rounding error."""
+def test_state_order_gap_leaves_out_prefixes_that_are_alike():
+    """After two elements all sets are in one state, and nothing to compare a gap with."""
     keep = ao.recurrence(lambda element, state: element.clone(), start=torch.zeros(1, 1))
     x = torch.randn(16, 4, 1, generator=rng())
-    x[:, :2] = torch.tensor([[7.0], [first]])
+    x[:, :2] = torch.tensor([[7.0], [3.0]])
     report = ao.audit(keep, x, generator=rng())
-    assert set(report.state_order_gap) == prefixes
-    assert 0 < max(report.state_order_gap.values()) < 1e16
+    assert set(report.state_order_gap) == {3, 4}
     json.dumps(report.to_dict(), allow_nan=False)
 
 

@@ -155,6 +155,7 @@ def test_tolerance_and_readout():
     assert not refused.invariant
     assert refused.max_gap == gap
     assert ao.certify(leaky, BITS, 5, readout=lambda state: state * 0).invariant
+    assert not refused.closed  # its states go on
     shortest = ao.certify(leaky, BITS, 5).counterexample
     assert [len(word) for word in shortest] == [2, 2]
     assert "Order matters: [" in str(ao.certify(leaky, BITS, 5))
@@ -246,3 +247,15 @@ def test_too_many_states_and_infinite_states_are_refused():
     explosive = ao.recurrence(lambda element, state: state * 1e30 + 1e30, start=torch.ones(1, 1))
     with pytest.raises(ao.checks.InputError, match="must be finite"):
         ao.certify(explosive, BITS, max_length=4)
+
+
+def test_swaps_that_commute_need_no_list_of_multisets() -> None:
+    """A sum of 1,500 bits has more than a million multisets up to that length."""
+    proof = ao.certify(known.sum(), BITS, max_length=1500)
+    assert (proof.invariant, proof.closed, proof.states_visited) == (True, False, 1501)
+
+
+def test_as_many_states_as_max_states_are_allowed() -> None:
+    assert ao.certify(known.sum(), BITS, max_length=4, max_states=5).states_visited == 5
+    with pytest.raises(ao.checks.InputError, match="max_states"):
+        ao.certify(known.sum(), BITS, max_length=4, max_states=4)

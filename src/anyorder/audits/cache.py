@@ -10,8 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from anyorder.checks import InputError
 
 
@@ -31,11 +29,11 @@ class Cache:
         except sqlite3.Error as error:
             raise InputError(f"cache must be a file that an audit wrote, or a new one; {path}: {error}") from None
 
-    def keys(self, contents: list[bytes]) -> list[str]:
+    def keys(self, contents: list[Any]) -> list[str]:
         """The keys of the next readings of these contents."""
         keys = []
         for content in contents:
-            digest = hashlib.sha256(self._model + b"\0" + content).hexdigest()
+            digest = hashlib.sha256(self._model + b"\0" + json.dumps(content, default=_plain).encode()).hexdigest()
             keys.append(f"{digest}-{self._read[digest]}")
             self._read[digest] += 1
         return keys
@@ -48,18 +46,25 @@ class Cache:
                 found[key] = json.loads(answer)
         return found
 
-    def put(self, answers: dict[str, Any]) -> None:
-        """Store a batch of answers."""
-        rows = [(key, json.dumps(answer, default=_listed)) for key, answer in answers.items()]
+    def put(self, answers: dict[str, Any]) -> dict[str, Any]:
+        """Store a batch of answers; returns them as :meth:`get` will."""
+        rows = {key: json.dumps(answer, default=_plain) for key, answer in answers.items()}
         with self._file:
-            self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+            self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows.items())
+        return {key: json.loads(answer) for key, answer in rows.items()}
 
     def close(self) -> None:
         self._file.close()
 
 
-def _listed(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "tolist"):
-        return value.tolist()
+def _plain(value: Any) -> Any:
+    """JSON for what JSON does not know; a file is what it holds."""
+    if isinstance(value, Path):
+        return hashlib.sha256(value.read_bytes()).hexdigest() if value.is_file() else str(value)
+    if hasattr(value, "columns"):
+        return [list(map(str, value.columns)), value.to_numpy().tolist()]
+    for method in ("tolist", "isoformat"):
+        if hasattr(value, method):
+            return getattr(value, method)()
     kind = type(value).__name__
-    raise InputError(f"predict must return texts, numbers or lists of them if there is a cache; got a {kind}")
+    raise InputError(f"cache keeps texts, numbers, lists, dicts, arrays, dates and paths; got a {kind}")

@@ -8,9 +8,12 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
 from anyorder.checks import InputError, one_of
+from anyorder.data.orderings import random_orderings
+from anyorder.data.sets import pad
 
 DESIGNS = ("random", "balanced", "all", "rotations", "ties")
 _ALL = 7  # elements of the largest set of which all orderings are read
@@ -24,7 +27,7 @@ class Design:
     "rotations" and "all" are complete.
 
     >>> design = Design("balanced", np.array([4]), 0)
-    >>> orders = design.orders(np.zeros(4, int), np.arange(4), np.random.default_rng(0))
+    >>> orders = design.orders(np.zeros(4, int), np.arange(4), torch.Generator())
     >>> design.counts.tolist(), sorted(orders[:, 0].tolist())
     ([4], [0, 1, 2, 3])
     """
@@ -37,39 +40,35 @@ class Design:
             raise InputError(f"ties must be given with design='ties' and no other; got design={name!r}")
         self.name, self.sizes, self._labels = name, sizes, dict[int, np.ndarray]()
         self.drawn = name in ("random", "ties")
-        self._runs = None if ties is None else _runs(ties, sizes)
-        distinct = sizes if self._runs is None else np.array([len(np.unique(runs)) for runs in self._runs])
-        movable = sizes >= 2 if self._runs is None else distinct < sizes
+        self._runs: Tensor | None = None
+        movable = sizes >= 2
+        if ties is not None:
+            runs = _runs(ties, sizes)
+            self._runs, movable = pad(runs)[0][:, :, 0], np.array([len(set(run.tolist())) for run in runs]) < sizes
         if name == "all" and sizes.max() > _ALL:
             raise InputError(f"design='all' is for sets of at most {_ALL} elements; got one of {sizes.max()}")
-        each = {"balanced": sizes * (1 + sizes % 2), "rotations": sizes}.get(name, np.full(len(sizes), orderings))
-        each = np.array([math.factorial(size) for size in sizes]) if name == "all" else each
+        every = [math.factorial(min(size, _ALL)) for size in sizes]
+        each = {"balanced": sizes * (1 + sizes % 2), "rotations": sizes, "all": every}.get(name, orderings)
         self.counts = np.where(movable, each, 0)
 
-    def orders(self, rows: np.ndarray, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def orders(self, rows: np.ndarray, numbers: np.ndarray, generator: Generator) -> np.ndarray:
         """The ordering of each set ``[R, longest]`` with this number; padding stays behind it."""
         sizes = self.sizes[rows]
         width = int(sizes.max())
         if self.drawn:
-            keys = np.tile(1.0 + width + np.arange(width), (len(rows), 1))
-            keys[np.arange(width) < sizes[:, None]] = rng.random(int(sizes.sum()))
-            if self._runs is not None:
-                for key, row in zip(keys, rows, strict=True):
-                    key[: self.sizes[row]] += self._runs[row]
-            return keys.argsort(axis=1)
+            ties = None if self._runs is None else self._runs[rows, :width]
+            return random_orderings(torch.from_numpy(sizes), width, 1, generator, ties=ties)[:, 0].numpy()
         orders = np.tile(np.arange(width), (len(rows), 1))
-        table = {"balanced": williams, "rotations": _rotations, "all": _all}[self.name]
         for order, row, number in zip(orders, rows.tolist(), numbers.tolist(), strict=True):
             size = int(self.sizes[row])
-            order[:size] = table(size)[number]
+            order[:size] = _complete(self.name, size)[number]
             if self.name == "balanced":
                 if row not in self._labels:
-                    self._labels[row] = rng.permutation(size)
+                    self._labels[row] = torch.randperm(size, generator=generator).numpy()
                 order[:size] = self._labels[row][order[:size]]
         return orders
 
 
-@cache
 def williams(size: int) -> np.ndarray:
     """A Williams square of ``size`` rows, or of twice as many if ``size`` is odd.
 
@@ -84,13 +83,11 @@ def williams(size: int) -> np.ndarray:
 
 
 @cache
-def _rotations(size: int) -> np.ndarray:
-    return (np.arange(size) + np.arange(size)[:, None]) % size
-
-
-@cache
-def _all(size: int) -> np.ndarray:
-    return np.array(list(permutations(range(size))))
+def _complete(name: str, size: int) -> np.ndarray:
+    """All orderings of a design that is not drawn."""
+    if name == "all":
+        return np.array(list(permutations(range(size))))
+    return williams(size) if name == "balanced" else (np.arange(size) + np.arange(size)[:, None]) % size
 
 
 def _runs(ties: Any, sizes: np.ndarray) -> list[np.ndarray]:

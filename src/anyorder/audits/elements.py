@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,23 +124,3 @@ class ListedSets:
         for place, element in enumerate(one):
             table[place, 0] = element
         return table
-
-
-def content(value: Any) -> bytes:
-    """What a value is, for a cache: JSON, with files by what they hold."""
-    return json.dumps(value, default=_plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    """JSON for what JSON does not know."""
-    if isinstance(value, Path):
-        return hashlib.sha256(value.read_bytes()).hexdigest() if value.is_file() else str(value)
-    if hasattr(value, "columns"):
-        return [list(map(str, value.columns)), value.to_numpy().tolist()]
-    if isinstance(value, (np.ndarray, np.generic, Tensor)):
-        values = np.asarray(value)
-        return f"{values.dtype} {values.shape} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()}"
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    kind = type(value).__name__
-    raise InputError(f"cache needs elements of text, numbers, lists, dicts, arrays, dates or paths; got a {kind}")

@@ -93,7 +93,7 @@ def report_figures(report: Any) -> list[Figure]:
 
 
 def _bias(name: str, values: dict[Any, Estimate]) -> Figure:
-    title, label, unit = BIASES[name]
+    _, title, label, unit = BIASES[name]
     shares = 100 * np.array(list(map(float, values.values())))
     ends = 100 * np.array([value.ci or (np.nan, np.nan) for value in values.values()])
 
@@ -217,10 +217,9 @@ def render(template: str, **values: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    text = short(float(value)) if np.issubdtype(type(value), np.floating) else str(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return short(float(value)) if np.issubdtype(type(value), np.floating) else _clipped(str(value), most=80)
 
 
-def _clipped(name: str) -> str:
-    name = plain(name)
-    return name if len(name) <= 18 else name[:17] + "…"
+def _clipped(text: str, most: int = 18) -> str:
+    text = plain(text)
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.audits.cache import Cache
-from anyorder.audits.elements import ListedSets, NumberSets, Orderings, content, sets_of
+from anyorder.audits.elements import ListedSets, NumberSets, Orderings, sets_of
 from anyorder.checks import InputError, InputTypeError
 from anyorder.recurrences.base import Recurrence, owners_of, recurrence, unwrapped
 from anyorder.recurrences.trajectory import tree_leaves
@@ -33,23 +33,20 @@ class Progress:
 
     def __init__(self, show: bool | None = False) -> None:
         self.calls, self.limit = 0, sys.maxsize
-        self._show = sys.stderr.isatty() if show is None else show
-        self._shown, self._phase, self._end = 0.0, "", 0
+        self._show, self._shown = sys.stderr.isatty() if show is None else show, 0.0
 
     def announce(self, plan: dict[str, int], always: bool) -> None:
+        """Allow as many calls as are planned."""
+        self.limit = sum(plan.values())
         if self._show or always:
             parts = ", ".join(f"{part} {calls:,}" for part, calls in plan.items() if calls)
-            print(f"audit: at most {sum(plan.values()):,} calls ({parts})", file=sys.stderr, flush=True)
-
-    def phase(self, name: str, total: int) -> None:
-        self._phase, self._end, self._shown = name, self.calls + total, -1.0
+            print(f"audit: at most {self.limit:,} calls ({parts})", file=sys.stderr, flush=True)
 
     def advance(self, rows: int) -> None:
         self.calls += rows
         if self._show and time.monotonic() > self._shown + 0.2:
             self._shown = time.monotonic()
-            left = max(self._end - self.calls, 0)
-            print(f"\r\033[K{self._phase}: {left:,} to go", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{self.calls:,} calls made", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._show:
@@ -62,7 +59,7 @@ class Predictor:
     ``predict`` may be a torch module, a recurrence, an estimator, an ONNX session, or a function, async or not. Of
     numbers it gets batches; of anything else one set, or a list of ``batch_size`` sets. An answer that is a label or
     names a place becomes one column: the number of its class. A row of NaN stands for an answer that ``parse`` could
-    not read. ``columns``: K, once known.
+    not read. ``columns``: K, once known. ``form``: what a call gets.
     """
 
     def __init__(
@@ -98,34 +95,26 @@ class Predictor:
         own = getattr(predict, "classes_", None)
         self.knows_classes = own is not None
         self.classes: list[Any] = list(class_names or []) if own is None else list(own)
-        self._call, self._form = _adapted(predict, self.sets.listed)
+        self._call, self.form = _adapted(predict, self.sets.listed)
         if not self.numeric:
-            self._form = "list" if batch_size is not None or _is_estimator(predict) else "single"
+            self.form = "list" if batch_size is not None or _is_estimator(predict) else "single"
             if isinstance(predict, (Recurrence, nn.Module)):
                 raise InputError("predict must be a function or an estimator if the elements are no numbers")
-        gives_scores = self._form != "list" or hasattr(predict, "predict_proba")
+        gives_scores = self.form != "list" or hasattr(predict, "predict_proba")
         self.labels = self.knows_classes and not gives_scores
         self._classes = {name: number for number, name in enumerate(self.classes)}
         self.whole, self.threshold = False, 0.0
         self._pool = ThreadPoolExecutor(concurrency) if concurrency > 1 else None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = Lock()
-
-    @property
-    def takes_lengths(self) -> bool:
-        return self._form != "exact"
-
-    @property
-    def batched(self) -> bool:
-        return self._form != "single" and self.batch_size != 1
+        self._loop = asyncio.new_event_loop()  # in a thread, since a notebook runs one of its own
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
         if self._cache is not None:
             self._cache.close()
         self.progress.close()
@@ -161,7 +150,7 @@ class Predictor:
         if self._cache is not None:
             beside = [None if self._static is None else self._static[row] for row in rows]
             own = zip(rows, orderings, self.sizes[rows], beside, strict=True)
-            keys = self._cache.keys([content([self.sets.shown(row, o[:n]), static]) for row, o, n, static in own])
+            keys = self._cache.keys([[self.sets.shown(row, o[:n]), static] for row, o, n, static in own])
             known = self._cache.get(keys)
             missing = np.array([i for i, key in enumerate(keys) if key not in known], dtype=np.int64)
         step = self._batch_rows(int(self.sizes[rows].max()))
@@ -176,9 +165,7 @@ class Predictor:
             self.progress.advance(len(at))
             found.append(answers)
             if self._cache is not None:
-                new = dict(zip((keys[i] for i in at), answers, strict=True))
-                self._cache.put(new)
-                known |= new
+                known |= self._cache.put(dict(zip((keys[i] for i in at), answers, strict=True)))
         if self._cache is not None:
             return [known[key] for key in keys]
         return np.concatenate(found) if isinstance(found[0], np.ndarray) else [one for part in found for one in part]
@@ -186,7 +173,7 @@ class Predictor:
     def _asked(self, rows: np.ndarray, orderings: Orderings) -> Any:
         """One call of predict (of "exact", one a size): an array ``[R]`` or ``[R, K]``, or a list of R answers."""
         sizes = self.sizes[rows]
-        if self._form == "exact" and sizes.min() < sizes.max():
+        if self.form == "exact" and sizes.min() < sizes.max():
             places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
             parts = [self._asked(rows[at], [orderings[i] for i in at]) for at in places]
             return np.concatenate(parts)[np.argsort(np.concatenate(places))]
@@ -195,45 +182,36 @@ class Predictor:
         if self._static is not None:
             pick = hasattr(self._static, "shape")
             static["static"] = self._static[rows] if pick else [self._static[row] for row in rows]
-        if self._form == "single":
+        if self.form == "single":
             arguments, static = batch, {name: values[0] for name, values in static.items()}
-        elif self._form == "padded":
+        elif self.form == "padded":
             lengths = sizes.copy() if self.sets.ragged else None
             as_tensor = self.sets.ragged and isinstance(batch, Tensor)
             arguments.append(torch.as_tensor(lengths, device=batch.device) if as_tensor else lengths)
-        elif self._form == "exact":
+        elif self.form == "exact":
             arguments = [batch[:, : int(sizes[0])]]
         elif self.numeric:
             arguments = [[one[:size] for one, size in zip(batch, sizes, strict=True)]]
         try:
             with torch.no_grad():
                 output = self._value(self._call(*arguments, **static))
-                return [output] if self._form == "single" else self._checked(output, len(rows))
+                return [output] if self.form == "single" else self._checked(output, len(rows))
         except InputError:
             raise
         except Exception as error:
             raise InputError(
-                f"predict failed on {_FORMS[self._form]} with sets of {sizes.min()} to {sizes.max()} elements "
+                f"predict failed on {_FORMS[self.form]} with sets of {sizes.min()} to {sizes.max()} elements "
                 f"({type(error).__name__}: {error})"
             ) from error
 
     def _value(self, output: Any) -> Any:
         """What predict returned, awaited if it is to be, and no longer a tensor."""
         if inspect.isawaitable(output):
-            output = asyncio.run_coroutine_threadsafe(_awaited(output), self._running_loop()).result()
+            output = asyncio.run_coroutine_threadsafe(_awaited(output), self._loop).result()
         if isinstance(output, Tensor):
             output = output.detach().cpu()
             output = (output.float() if output.dtype == torch.bfloat16 else output).numpy()
         return output
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop of our own in a thread, since a notebook runs one already."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = Thread(target=self._loop.run_forever, daemon=True)
-                self._thread.start()
-            return self._loop
 
     def _checked(self, output: Any, count: int) -> Any:
         """``output`` as an array, or as a list of answers of mixed kinds, if it holds ``count`` answers."""
@@ -310,7 +288,7 @@ class Predictor:
     # Blocks
     def _batch_rows(self, size: int) -> int:
         """The number of rows of a call whose largest set is of this size; one row is always taken whole."""
-        if self.batch_size is not None or self._form == "single":
+        if self.batch_size is not None or self.form == "single":
             return self.batch_size or 1
         row = max(self.sets.width or size, 1) * max(self.sets.features, _ORDERING_NUMBERS)
         return min(max(1, _NUMBERS // row), _ROWS)
@@ -397,23 +375,14 @@ def _is_estimator(predict: Any) -> bool:
     return hasattr(predict, "predict_proba") or hasattr(predict, "predict")
 
 
-def end_states(model: Any, elements: Any, lengths: Any = None) -> Tensor:
-    """The states ``[B, S]`` of a recurrence, or of a model with ``encode`` and ``recurrence``, after these sets."""
-    elements, lengths = _tensors_for(model, elements, lengths)
-    if not isinstance(model, Recurrence):
-        elements, model = model.encode(elements), model.recurrence
-    leaves = tree_leaves(model.scan_encoded(elements, lengths).last)
-    return torch.cat([leaf.flatten(1) for leaf in leaves], dim=1)
-
-
 def _adapted(predict: Any, listed: bool) -> tuple[Callable[..., Any], str]:
     """The call and what it takes: "padded" (elements, lengths), "exact" (sets of one size) or a "list"."""
     if isinstance(predict, Recurrence):
-        return partial(end_states, predict), "padded"
+        return partial(_end_states, predict), "padded"
     if isinstance(predict, nn.Module):
         if _takes_lengths(unwrapped(predict).forward):
-            return lambda x, n, **static: predict(*_tensors_for(predict, x, n), **static), "padded"
-        return lambda x, **static: predict(_tensors_for(predict, x)[0], **static), "exact"
+            return lambda x, n, **static: predict(*tensors_for(predict, x, n), **static), "padded"
+        return lambda x, **static: predict(tensors_for(predict, x)[0], **static), "exact"
     if _is_estimator(predict):
         return getattr(predict, "predict_proba", None) or predict.predict, "list"
     if hasattr(predict, "run") and hasattr(predict, "get_inputs"):
@@ -426,12 +395,18 @@ def _adapted(predict: Any, listed: bool) -> tuple[Callable[..., Any], str]:
     return predict, "padded" if _takes_lengths(predict) else "list" if listed else "exact"
 
 
-def recurrence_of(predict: Any) -> nn.Module | None:
-    """The recurrence, or the model with ``recurrence`` and ``encode``, that a predictor is, has or belongs to."""
+def _end_states(model: Recurrence, elements: Any, lengths: Any) -> Tensor:
+    """The states ``[B, S]`` of a recurrence after these sets."""
+    leaves = tree_leaves(model.scan_encoded(*tensors_for(model, elements, lengths)).last)
+    return torch.cat([leaf.flatten(1) for leaf in leaves], dim=1)
+
+
+def recurrence_of(predict: Any) -> tuple[Recurrence, Any] | None:
+    """The recurrence that a predictor is, has or belongs to, and its owner: itself, or a model with ``encode``."""
     for owner in owners_of(predict):
-        has_one = isinstance(getattr(owner, "recurrence", None), Recurrence) and hasattr(owner, "encode")
-        if isinstance(owner, Recurrence) or has_one:
-            return owner
+        inside = getattr(owner, "recurrence", None) if hasattr(owner, "encode") else owner
+        if isinstance(inside, Recurrence):
+            return inside, owner
     return None
 
 
@@ -447,7 +422,7 @@ def _takes_lengths(function: Callable[..., Any]) -> bool:
     return many or "lengths" in parameters
 
 
-def _tensors_for(module: nn.Module, elements: Any, lengths: Any = None) -> tuple[Tensor, Tensor | None]:
+def tensors_for(module: nn.Module, elements: Any, lengths: Any = None) -> tuple[Tensor, Tensor | None]:
     """Tensors of what was given; numbers from numpy become the dtype and device of the module's parameters."""
     tensor = torch.as_tensor(elements)
     parameter = next(module.parameters(), None)
@@ -465,9 +440,7 @@ def _onnx_call(session: Any) -> tuple[Callable[..., Any], str]:
         )
 
     def run(elements: Any, lengths: Any = None) -> Any:
-        if lengths is None:
-            lengths = np.full(len(elements), elements.shape[1], dtype=np.int64)
-        values = (np.asarray(value.cpu() if isinstance(value, Tensor) else value) for value in (elements, lengths))
-        return session.run(None, dict(zip(inputs, values, strict=False)))[0]
+        full = np.full(len(elements), elements.shape[1]) if lengths is None else lengths
+        return session.run(None, dict(zip(inputs, map(np.asarray, (elements, full)), strict=False)))[0]
 
     return run, "exact" if len(inputs) == 1 else "padded"

@@ -12,6 +12,7 @@ import numpy as np
 from anyorder.audits.intervals import Estimate, Interval, interval, mean_interval, percent, rate_interval, root, short
 from anyorder.checks import extra
 
+_SHARE = "percent of answers"
 ROUNDING = 1e-4  # of the difference between sets: a smaller one has no practical meaning
 _ROUNDING_OF_OUTPUT = 1e-6  # the same of the output itself, where all sets get the same one
 _ARRAYS = ("set_changes", "set_scores", "set_ratios", "sizes", "audited", "worst", "feature_names")  # not in to_dict
@@ -35,7 +36,7 @@ class WorstCase:
 
 
 class Curve(NamedTuple):
-    """How a curve of a :class:`Report` is named, in JSON (``key``) and in its picture."""
+    """How a curve or a bias of a :class:`Report` is named, in JSON (``key``) and in its picture."""
 
     key: str
     title: str
@@ -47,15 +48,11 @@ CURVES = {
     "by_distance": Curve("distance", "Swapping two elements, by distance", "distance (1: neighbours)"),
     "by_position": Curve("position", "Swapping one element, by its position", "position (first = 0)"),
     "by_size": Curve("size", "A random order, by size of the set", "elements in the set"),
-    "state_order_gap": Curve(
-        "prefix", "States after the first m elements", "elements read (m)", "order gap of the state"
-    ),
+    "state_order_gap": Curve("prefix", "The state after the first m elements", "elements read (m)", "order gap"),
 }
-
-
-BIASES = {  # title, label and unit of their pictures
-    "position_bias": ("Places that answers name, beyond their due", "place (first = 0)", "percent of answers"),
-    "label_bias": ("Classes predicted, beyond the true ones", "class", "percent of answers"),
+BIASES = {
+    "position_bias": Curve("place", "Places that answers name, beyond their due", "place (first = 0)", _SHARE),
+    "label_bias": Curve("class", "Classes predicted, beyond the true ones", "class", _SHARE),
 }
 
 
@@ -83,7 +80,7 @@ class Report:
     - ``by_distance[d]``, ``by_position[p]``: the mean change of the output, less the noise, when two elements d apart,
       or the element at p and any other, are swapped; ``by_size[n]``: in the orderings of sets of n elements (or up to
       the next key).
-    - ``state_order_gap[m]`` (a recurrence): the order gap of the states after m elements.
+    - ``state_order_gap[m]`` (a recurrence): the order gap of what it returns after m elements.
     - ``worst``: the worst orderings found, the worst first; ``worst_gap``: the largest change of the output;
       ``worst_set`` and ``worst_ordering`` of it.
     - ``calls``: sets in an ordering that predict was given; ``unparsed``: answers that could not be read.
@@ -116,10 +113,6 @@ class Report:
     by_size: dict[int, Estimate]
     state_order_gap: dict[int, Estimate] | None
     worst: list[WorstCase]
-    accuracy: float | None
-    accuracy_shuffled: float | None
-    rmse: float | None
-    rmse_shuffled: float | None
     set_changes: np.ndarray
     set_scores: np.ndarray | None
     set_ratios: np.ndarray
@@ -135,6 +128,10 @@ class Report:
     noise_flip_rate_ci: Interval | None = None
     excess_flip_rate: float | None = None
     excess_flip_rate_ci: Interval | None = None
+    accuracy: float | None = None
+    accuracy_shuffled: float | None = None
+    rmse: float | None = None
+    rmse_shuffled: float | None = None
     feature_names: list[str] | None = None
 
     @property
@@ -241,7 +238,7 @@ class Report:
         for name, (key, *_) in CURVES.items():
             curve = getattr(self, name)
             figures[name] = None if curve is None else [{key: at} | value.to_dict() for at, value in curve.items()]
-        for name in ("position_bias", "label_bias"):
+        for name in BIASES:
             bias = getattr(self, name)
             figures[name] = bias and {str(key): value.to_dict() for key, value in bias.items()}
         figures["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
@@ -286,15 +283,12 @@ class Comparison:
         rows: list[dict[str, Any]] = []
         for name, report in self.reports.items():
             metric, _, given, shuffled = report.scores
-            keys = ("order_gap", "order_gap_ci", "output_gap", "flip_rate", "flip_rate_ci", "worst_gap")
-            gaps = {key: getattr(report, key) for key in keys}
-            score_ci = None
-            if report.set_scores is not None:
-                score_ci = (rate_interval if metric == "accuracy" else _root_interval)(report.set_scores)
-            scores = {"metric": metric.lower(), "score": given, "score_ci": score_ci, "shuffled": shuffled}
-            rows.append(
-                {"model": name, **scores, **gaps, "choice": not any(map(report.beaten_by, self.reports.values()))}
-            )
+            row = {"model": name, "metric": metric.lower(), "score": given, "score_ci": None, "shuffled": shuffled}
+            if (scores := report.set_scores) is not None:
+                row["score_ci"] = rate_interval(scores) if metric == "accuracy" else root(mean_interval(scores))
+            gaps = ("order_gap", "order_gap_ci", "output_gap", "flip_rate", "flip_rate_ci", "worst_gap")
+            row |= {key: getattr(report, key) for key in gaps}
+            rows.append(row | {"choice": not any(map(report.beaten_by, self.reports.values()))})
         return rows
 
     def __str__(self) -> str:
@@ -321,10 +315,6 @@ class Comparison:
     def html(self, path: str | os.PathLike[str], *, title: str = "Which model ignores order?") -> None:
         """Write one self-contained page that compares the models."""
         _page().write_comparison(self, path, title)
-
-
-def _root_interval(squares: np.ndarray) -> Interval | None:
-    return root(mean_interval(squares))
 
 
 def _difference(one: np.ndarray, other: np.ndarray) -> int:

@@ -19,10 +19,11 @@ import torch
 
 from anyorder.audits.designs import Design
 from anyorder.audits.intervals import Estimate, estimate, heavy_tailed, mean_interval, rate_interval, root
-from anyorder.audits.predictor import Predictor, end_states, recurrence_of
+from anyorder.audits.predictor import Predictor, recurrence_of, tensors_for
 from anyorder.audits.report import ROUNDING, Comparison, Report, WorstCase
 from anyorder.audits.worst_order import EXACT_SIZE, search_orderings
 from anyorder.checks import InputError, one_of, whole_number
+from anyorder.penalties.order_gap import order_gap
 from anyorder.recurrences.base import Recurrence, evaluating
 
 _CURVE_SETS = 256  # sets whose swaps are measured
@@ -114,7 +115,7 @@ def audit(
             predictor = Predictor(model, sets, lengths, name=str(name), **options)
             with closing(predictor), evaluating(model):
                 drawn = Design(design, predictor.sizes, orderings, ties)
-                run = _Audit(predictor, drawn, np.random.default_rng(seed), names, search, max_calls)
+                run = _Audit(predictor, drawn, seed, names, search, max_calls)
                 reports[str(name)] = run.report(task, labels)
         except InputError as error:
             raise InputError(f"model {name!r}: {error}" if isinstance(predict, Mapping) else str(error)) from error
@@ -132,12 +133,13 @@ class _Audit:
         self,
         predictor: Predictor,
         design: Design,
-        rng: np.random.Generator,
+        seed: int,
         names: dict[str, Any],
         search: int | None,
         max_calls: int | None,
     ) -> None:
-        self.predictor, self.design, self.rng, self.names = predictor, design, rng, names
+        self.predictor, self.design, self.names = predictor, design, names
+        self.rng, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         self.sizes, self.progress = predictor.sizes, predictor.progress
         for kind, count in (("feature", predictor.sets.features), ("set", len(self.sizes))):
             if names[kind] is not None and len(names[kind]) != count:
@@ -162,7 +164,8 @@ class _Audit:
         left -= int(design.counts.sum())
         self.repeats = int(min(_REPEATS, max(design.counts.max(), 1), 1 + left // sets))
         left -= (self.repeats - 1) * sets
-        again = 3 * min(_BATCH_SETS, sets) if self.predictor.batched and sets >= 4 else 0
+        batched = self.predictor.form != "single" and self.predictor.batch_size != 1
+        again = 3 * min(_BATCH_SETS, sets) if batched and sets >= 4 else 0
         self.other_batches = again if left >= again else 0
         left -= self.other_batches
         largest, free = int(self.sizes.max()), design.name == "random" and self.predictor.numeric
@@ -180,13 +183,11 @@ class _Audit:
             "swaps": self.draws * swaps,
             "search": int(min(_SEARCHED * max(self.search, exact), left)),
         }
-        self.progress.limit = sum(plan.values())
         self.progress.announce(plan, always=not self.predictor.numeric)
 
     def report(self, task: str, labels: Any) -> Report:
         """The whole audit."""
         predictor, rows = self.predictor, np.argsort(self.sizes, kind="stable")
-        self.progress.phase("given order", len(rows))
         self.given = self._reread(rows)
         read = np.isfinite(self.given).all(axis=1)
         if not read.any():
@@ -209,7 +210,6 @@ class _Audit:
         some = self.rng.choice(movable, min(len(movable), _CURVE_SETS), replace=False)
         some = some[np.argsort(self.sizes[some], kind="stable")]
         curves = {kind: self._swaps(some, kind) for kind in ("distance", "position")}
-        state_gap = self._states(some) if self.draws else None
         draws = int(self.design.counts[movable].max()) if len(movable) else int(self.design.counts.max())
         worst = self._search(self.search, draws)
 
@@ -217,8 +217,7 @@ class _Audit:
             self.notes.append("A few sets make up most of the change. Its 95 % interval may cover less than 92 %.")
         apart = max(spread_square - float(again_square.mean()), 0.0)
         ratios = self._ratios(audited, squares - again_square, apart)
-        scores: dict[str, Any] = dict.fromkeys(("accuracy", "accuracy_shuffled", "rmse", "rmse_shuffled"))
-        set_scores = None
+        scores, set_scores = dict[str, Any](), None
         if self.truth is not None:
             set_scores = self._measured(audited, self.given[audited])[-1]
             shuffled = np.where(moved[0, audited] > 0, shuffled, set_scores)
@@ -253,7 +252,7 @@ class _Audit:
             by_distance=curves["distance"],
             by_position=curves["position"],
             by_size=self._by_size(changes, self.sizes[audited]),
-            state_order_gap=state_gap,
+            state_order_gap=self._prefixes(some) if self.draws else None,
             worst=worst,
             **scores,
             set_changes=changes,
@@ -353,7 +352,6 @@ class _Audit:
         sums = np.zeros((5, len(self.sizes)))
         scale = max(spread, float(np.nanmean(np.abs(self.given))) * 1e-3, 1e-12)
         for number in range(self.repeats):
-            self.progress.phase("the same order again", len(rows))
             sums += self._measured(np.arange(len(rows)), self._reread(rows))
             steady = sums[1].sum() <= 1e-6 * scale * max(sums[0].sum(), 1)
             if steady and number == 0:
@@ -372,7 +370,6 @@ class _Audit:
         counts, sums = self.design.counts, np.zeros((5, len(self.sizes)))
         movable = rows[counts[rows] > 0]
         self.votes = np.zeros((len(self.sizes), _POINTS))
-        self.progress.phase("orderings", int(counts.sum()))
         most, begin = int(counts.max(initial=0)), 0
         while begin < most:
             longest = int(self.sizes[movable].max())
@@ -380,7 +377,11 @@ class _Audit:
             numbers = np.arange(begin, min(begin + passes, most))
             which, at = np.nonzero(counts[movable] > numbers[:, None])
             tiled, numbers, begin = movable[at], numbers[which], begin + passes
-            for block, orders, outputs in self._read(tiled, partial(self._draw, tiled, numbers)):
+
+            def draw(block: slice, rows: np.ndarray = tiled, numbers: np.ndarray = numbers) -> np.ndarray:
+                return self.design.orders(rows[block], numbers[block], self.generator)
+
+            for block, orders, outputs in self._read(tiled, draw):
                 chosen = tiled[block]
                 found = self._measured(chosen, outputs)
                 for total, values in zip(sums, found, strict=True):
@@ -391,9 +392,6 @@ class _Audit:
                 pairs = self._classes(self.given[chosen[changed]]), self._classes(outputs[changed])
                 self.flips.update(zip(*(classes.tolist() for classes in pairs), strict=True))
         return sums
-
-    def _draw(self, rows: np.ndarray, numbers: np.ndarray, block: slice) -> np.ndarray:
-        return self.design.orders(rows[block], numbers[block], self.rng)
 
     def _count_votes(self, rows: np.ndarray, read: np.ndarray, orders: np.ndarray, outputs: np.ndarray) -> None:
         """Count the places, or else the classes, that the answers name."""
@@ -438,9 +436,8 @@ class _Audit:
         """The change by one swap, less the noise, by the distance of the two elements or the position of one."""
         sizes = self.sizes[rows]
         last = int(sizes.max(initial=1)) - 1
-        points = _points(1, last, geometric=True) if kind == "distance" else _points(0, last)
+        points = _points(1 if kind == "distance" else 0, last)
         total, count = np.zeros((2, len(points), len(rows)))
-        self.progress.phase(f"swaps by {kind}", self.draws * sum(int((sizes > point).sum()) for point in points))
         for _, (at, point) in product(range(self.draws), enumerate(points)):
             large = np.flatnonzero(sizes > point)
             draw = partial(self._swapped, rows[large], kind, point)
@@ -469,28 +466,26 @@ class _Audit:
         group = np.searchsorted(distinct, sizes, side="right") - 1
         return {int(size): estimate(changes[group == g]) for g, size in enumerate(distinct)}
 
-    # States of a recurrence
-    def _states(self, rows: np.ndarray) -> dict[int, Estimate] | None:
-        """The order gap of the states after the first m elements."""
-        model = recurrence_of(self.predictor.predict)
-        if model is None:
+    # A recurrence
+    @torch.no_grad()
+    def _prefixes(self, rows: np.ndarray) -> dict[int, Estimate] | None:
+        """The order gap of a recurrence after the first m elements."""
+        inside = recurrence_of(self.predictor.predict)
+        if inside is None:
             return None
-        gaps: dict[int, Estimate] = {}
-        for m in _points(2, int(self.sizes[rows].max(initial=1)), most=12):
+        (recurrence, owner), gaps = inside, dict[int, Estimate]()
+        for m in _points(2, int(self.sizes[rows].max(initial=1))):
             some = rows[self.sizes[rows] >= m][: self.predictor.block_rows(m)]
             if len(some) < 2:
                 continue
-            orders = self.rng.random((len(some), m)).argsort(axis=1)
-            both = np.tile(np.arange(m), (len(some), 1)), orders
-            taken = (torch.as_tensor(self.predictor.sets.take(some, o))[:, :m].cpu().numpy() for o in both)
-            with torch.no_grad():
-                one, other = (end_states(model, elements).double().cpu().numpy() for elements in taken)
-            between = 2 * float(one.var(axis=0, ddof=1).sum())  # mean squared distance of different sets
-            between = max(between, 1e-13 * float((one**2).sum(axis=1).mean()))  # at least their rounding error
-            moved = ((one - other) ** 2).sum(axis=1)
-            if between > 0 or not moved.any():
-                square = estimate(moved / (between or 1.0))
-                gaps[m] = Estimate(square**0.5, root(square.ci), square.sets)
+            taken = self.predictor.sets.take(some, np.tile(np.arange(m), (len(some), 1)))[:, :m]
+            elements = tensors_for(owner, taken)[0]
+            encoded = elements if owner is recurrence else owner.encode(elements)
+            encoded = encoded if recurrence.batch_first else encoded.transpose(0, 1)
+            gap = order_gap(recurrence, encoded, generator=self.generator)
+            if np.isfinite(gap):  # not all sets in one state
+                error = 1.96 * gap.standard_error
+                gaps[m] = Estimate(gap, (max(gap - error, 0.0), gap + error), len(some))
         return gaps
 
     # The worst
@@ -506,7 +501,6 @@ class _Audit:
                 self._keep_worst(rows[which[block]], changes[-1], drawn, outputs)
             return np.concatenate(changes)
 
-        self.progress.phase("worst orderings", budget * len(rows))
         starts = [self.worst[row][1] for row in rows]
         searches = search_orderings(evaluate, keys, budget, self.rng, starts) if budget else [None] * len(rows)
         cases = []
@@ -520,9 +514,9 @@ class _Audit:
         return sorted(cases, key=lambda case: -case.change)[:5]
 
 
-def _points(low: int, high: int, *, most: int = _POINTS, geometric: bool = False) -> list[int]:
-    """Whole numbers from ``low`` to ``high``: all of them if few, else spread out."""
-    if high - low < most:
+def _points(low: int, high: int) -> list[int]:
+    """Whole numbers from ``low`` to ``high``: all of them if few, else spread out, evenly from 0."""
+    if high - low < _POINTS:
         return list(range(low, high + 1))
-    spread = np.geomspace(low, high, most) if geometric else np.linspace(low, high, most)
+    spread = np.geomspace(low, high, _POINTS) if low else np.linspace(low, high, _POINTS)
     return np.unique(np.round(spread).astype(int)).tolist()

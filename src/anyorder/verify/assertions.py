@@ -6,6 +6,7 @@ They take what :func:`anyorder.audit` takes, and an AssertionError shows both in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -58,31 +59,23 @@ def assert_order_invariant(
     orderings = whole_number("orderings", orderings)
     if excess is not None:
         allowed = real_number("excess", excess, at_least=0.0)
-        report = audit(predict, sets, lengths, orderings=orderings, generator=generator, **options)
-        _require_little(report, allowed)
+        _require_little(audit(predict, sets, lengths, orderings=orderings, generator=generator, **options), allowed)
         return
     predictor = Predictor(predict, sets, lengths, **options)
     sizes, places = predictor.sizes[:, None], np.arange(predictor.sizes.max())
     backwards = np.where(places < sizes, sizes - 1 - places, places)
     drawn = random_orderings(torch.from_numpy(predictor.sizes), len(places), orderings, generator).transpose(0, 1)
-    with evaluating(predict):
+    with evaluating(predict), closing(predictor):
         given = _outputs(predictor)
         found = [(orders, _outputs(predictor, orders)) for orders in (backwards, *drawn.numpy())]
-    predictor.close()
+    orders, outputs = max(found, key=lambda one: _differences(given, one[1]).max())
 
-    def differences(outputs: np.ndarray) -> np.ndarray:  # an answer that could be read in one order only differs
-        return np.nan_to_num(np.abs(outputs - given), nan=np.inf) * ~(np.isnan(outputs) & np.isnan(given))
-
-    orders, outputs = max(found, key=lambda one: differences(one[1]).max())
-
-    def spell(at: int) -> tuple[str, str]:
+    def inputs(at: int) -> tuple[str, str]:
         order = orders[at, : predictor.sizes[at]].tolist()
         return f"order {sorted(order)} (given)", f"order {order}"
 
-    if predictor.labels:
-        _require_same_labels(predictor, given, outputs, spell)
-    else:
-        _require_same("the order of the elements", given, outputs, atol, rtol, spell)
+    what, name = "the order of the elements", predictor.class_name if predictor.labels else None
+    _require_same(what, given, outputs, atol, rtol, inputs, name)
 
 
 def _require_little(report: Report, allowed: float) -> None:
@@ -94,27 +87,13 @@ def _require_little(report: Report, allowed: float) -> None:
     if (figure if ci is None else ci[0]) <= allowed:
         return
     case, name = report.worst[0], "flip rate" if rate else "output gap"
-    outputs = case.output.tolist(), case.worst_output.tolist()
-    given, worst = (case.given_class, case.worst_class) if rate else outputs
-    raise AssertionError(
-        f"order adds {figure:.4g} to the {name} (95 % interval {interval(ci)}), allowed {allowed:g}\n"
-        f"  set {case.name}, order {sorted(case.ordering.tolist())} (given): {given}\n"
-        f"  set {case.name}, order {case.ordering.tolist()}: {worst}"
+    order, outputs = case.ordering.tolist(), [case.output.tolist(), case.worst_output.tolist()]
+    raise _failure(
+        f"order adds {figure:.4g} to the {name} (95 % interval {interval(ci)}), allowed {allowed:g}",
+        case.name,
+        (f"order {sorted(order)} (given)", f"order {order}"),
+        [case.given_class, case.worst_class] if rate else outputs,
     )
-
-
-def _require_same_labels(predictor: Predictor, given: np.ndarray, outputs: np.ndarray, inputs: Any) -> None:
-    names = [
-        [None if np.isnan(v) else predictor.class_name(int(v)) for v in values[:, 0]] for values in (given, outputs)
-    ]
-    changed = [at for at, (one, other) in enumerate(zip(*names, strict=True)) if one != other]
-    if changed:
-        at = changed[0]
-        one, other = inputs(at)
-        raise AssertionError(
-            f"the answer depends on the order of the elements ({len(changed)} of {len(given)} sets)\n"
-            f"  set {at}, {one}: {names[0][at]}\n  set {at}, {other}: {names[1][at]}"
-        )
 
 
 def assert_padding_invariant(
@@ -125,11 +104,10 @@ def assert_padding_invariant(
     atol: float = 1e-5,
     rtol: float = 0.0,
     fills: Sequence[float] = (0.0, 1000.0, float("nan")),
-    extra: int = 3,
 ) -> None:
     """Fail if the output depends on the padding, on its amount, or on the other sets of the batch.
 
-    Each set is read alone without padding, then in the batch with ``extra`` more positions. All padding is set to each
+    Each set is read alone without padding, then in the batch with three more positions. All padding is set to each
     of ``fills`` in turn (not to NaN for whole numbers).
 
     >>> x, lengths = torch.ones(2, 3, 1), torch.tensor([3, 1])
@@ -138,15 +116,14 @@ def assert_padding_invariant(
     ...     return elements[..., 0].masked_fill(~inside, 0.0).sum(dim=1) / lengths
     >>> assert_padding_invariant(mean, x, lengths)
     """
-    extra = whole_number("extra", extra, minimum=0)
     predictor = Predictor(model, elements, lengths)
     sets = predictor.sets
-    if not isinstance(sets, NumberSets) or not (predictor.takes_lengths and sets.ragged):
-        raise InputError("lengths must be given, and the model must take them: model(elements, lengths)")
-    with evaluating(model):
+    with evaluating(model), closing(predictor):
+        if not isinstance(sets, NumberSets) or not (predictor.form != "exact" and sets.ragged):
+            raise InputError("lengths must be given, and the model must take them: model(elements, lengths)")
         sets.width = None
         given = np.concatenate([predictor(np.array([row])) for row in range(len(predictor.sizes))])
-        sets.width = int(predictor.sizes.max()) + extra
+        sets.width = int(predictor.sizes.max()) + 3
         whole = not torch.as_tensor(sets.flat).is_floating_point()
         for fill in [fill for fill in fills if not (whole and np.isnan(fill))]:
             sets.fill = fill
@@ -154,8 +131,8 @@ def assert_padding_invariant(
                 outputs = _outputs(predictor)
             except InputError as error:
                 raise AssertionError(f"the output depends on padding set to {fill:g}: {error}") from error
-            there = f"in the batch, padding set to {fill:g}"
-            _require_same("padding or the other sets", given, outputs, atol, rtol, lambda at, t=there: ("alone", t))
+            inputs = "alone", f"in the batch, padding set to {fill:g}"
+            _require_same("padding or the other sets", given, outputs, atol, rtol, lambda at, two=inputs: two)
 
 
 def assert_chunking_invariant(
@@ -203,17 +180,35 @@ def _outputs(predictor: Predictor, orders: np.ndarray | None = None) -> np.ndarr
     return np.concatenate([predictor(rows[b], None if orders is None else orders[b]) for b in blocks])
 
 
-def _require_same(what: str, given: np.ndarray, outputs: np.ndarray, atol: float, rtol: float, inputs: Any) -> None:
-    """Raise an AssertionError with the set that differs most, both its inputs and both outputs."""
+def _differences(given: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """|outputs − given|; infinite where one of the two alone is NaN, an answer that could not be read."""
+    neither = np.isnan(outputs) & np.isnan(given)
+    return np.where(neither, 0.0, np.nan_to_num(np.abs(outputs - given), nan=np.inf))
+
+
+def _require_same(
+    what: str, given: np.ndarray, outputs: np.ndarray, atol: float, rtol: float, inputs: Any, class_name: Any = None
+) -> None:
+    """Raise an AssertionError with the set that differs most, both its inputs and both outputs.
+
+    ``class_name`` names outputs that are class numbers, which must be equal.
+    """
     allowed = real_number("atol", atol, at_least=0.0) + real_number("rtol", rtol, at_least=0.0) * np.abs(given)
-    excess = np.nan_to_num(np.abs(outputs - given) - allowed, nan=np.inf)
+    apart = _differences(given, outputs)
+    excess = np.minimum(apart, 1.0) if class_name else apart - np.nan_to_num(allowed)
     if (excess <= 0).all():
         return
     at = int(excess.max(axis=1).argmax())
     bound = f"{atol:g}" if rtol == 0 else f"{atol:g} + {rtol:g} of the value"
-    one, other = inputs(at)
-    largest = f"{np.abs(outputs[at] - given[at]).max():.6g}"
-    raise AssertionError(
-        f"the output depends on {what} (largest difference {largest}, allowed {bound})\n"
-        f"  set {at}, {one}: {given[at].tolist()}\n  set {at}, {other}: {outputs[at].tolist()}"
-    )
+    much = f"largest difference {np.abs(outputs[at] - given[at]).max():.6g}, allowed {bound}"
+    shown = [given[at].tolist(), outputs[at].tolist()]
+    if class_name:
+        much = f"{(excess > 0).sum()} of {len(given)} sets"
+        shown = [None if np.isnan(number) else class_name(int(number)) for (number,) in shown]
+    raise _failure(f"the output depends on {what} ({much})", str(at), inputs(at), shown)
+
+
+def _failure(headline: str, name: str, inputs: tuple[str, str], outputs: list[Any]) -> AssertionError:
+    """What an assertion raises: a headline, and a set in both readings."""
+    lines = [f"  set {name}, {how}: {output}" for how, output in zip(inputs, outputs, strict=True)]
+    return AssertionError("\n".join([headline, *lines]))

@@ -147,9 +147,7 @@ def _explore(
         if not _rows(frontier):
             break
     parts += _batches(frontier)
-    shown = [_flat(part, _rows(part)) for part in parts]
-    if readout is not None:
-        shown = [_flat(readout(part), _rows(part)) for part in parts]
+    shown = [_flat(part if readout is None else readout(part), _rows(part)) for part in parts]
     return np.concatenate(shown), np.concatenate([*steps, np.full((_rows(frontier), len(letters)), -1)])
 
 
