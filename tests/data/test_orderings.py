@@ -3,7 +3,7 @@ from itertools import permutations
 
 import torch
 
-from anyorder.data.orderings import random_below, random_orderings, random_partners, reorder
+from anyorder.data.orderings import random_below, random_orderings, random_partners
 
 
 def chi_square(counts: Counter, cells: int, draws: int) -> float:
@@ -55,11 +55,6 @@ def test_draws_do_not_coarsen_with_the_default_dtype(generator) -> None:
         torch.set_default_dtype(before)
     assert len(drawn.unique()) == 1000
     assert index[400:].tolist() == list(range(400, 600))
-
-
-def test_reorder_moves_whole_elements() -> None:
-    elements = torch.arange(12.0).reshape(1, 4, 3)
-    assert reorder(elements, torch.tensor([[2, 0]]))[0].tolist() == [[6.0, 7.0, 8.0], [0.0, 1.0, 2.0]]
 
 
 def test_partners_skip_empty_samples_and_ones_own(generator) -> None:

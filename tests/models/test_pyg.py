@@ -10,6 +10,7 @@ import torch
 from benchmarks.pyg import PygModel
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing, aggr
+from torch_geometric.utils import to_dense_batch
 
 import anyorder as ao
 from anyorder.checks import InputError
@@ -55,8 +56,8 @@ def test_batch_mates_change_torch_geometrics_gru_but_not_ours():
     alone, both = index[:2], torch.cat([x, mate])
     assert (theirs(both, index)[0] - theirs(x, alone)[0]).abs().max() > 0.01
     torch.testing.assert_close(ours(both, index)[0], ours(x, alone)[0])
-    elements, lengths = ao.pyg.pad_from_batch(both, index)
-    torch.testing.assert_close(adapted(elements, lengths)[0], adapted(x[None])[0])
+    elements, inside = to_dense_batch(both, index)
+    torch.testing.assert_close(adapted(elements, inside.sum(1))[0], adapted(x[None])[0])
     torch.testing.assert_close(adapted(x[None]), adapted.rho(adapted.aggregation(x, alone)))
 
 
@@ -75,8 +76,8 @@ def test_the_penalty_is_that_of_the_last_forward(generator):
     x, edges = torch.randn(4, 3), torch.tensor([[0, 1, 2, 3, 0], [1, 1, 2, 2, 2]])
     layer(x, edges)
     value = penalty_of(layer, generator)
-    elements, lengths = ao.pyg.pad_from_batch(x[edges[0]], edges[1], 4)
-    expected = penalty(layer.aggr_module.model, elements, lengths, generator=torch.Generator().manual_seed(0))
+    elements, inside = to_dense_batch(x[edges[0]], edges[1], batch_size=4)
+    expected = penalty(layer.aggr_module.model, elements, inside.sum(1), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(value, expected)
     value.backward()
     assert all(p.grad.abs().max() > 0 for p in layer.aggr_module.model.recurrence.module.parameters())

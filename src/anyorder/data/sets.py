@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyorder.checks import InputError, InputTypeError, whole_number
+from anyorder.checks import InputError, InputTypeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +44,13 @@ class SetData:
                 "elements must have shape [total, D] and offsets must rise from 0 to total, int64 of shape [N + 1]; "
                 f"got {list(elements.shape)} and {offsets.dtype} of shape {list(offsets.shape)}"
             )
-        for name in ("targets", "weights", "static"):
+        count, total = len(self), len(elements)
+        rules = {"targets": (count, (1, 2)), "weights": (count, (1,)), "static": (count, (2,)), "ties": (total, (1,))}
+        for name, (rows, axes) in rules.items():
             values = getattr(self, name)
-            if values is not None and len(values) != len(self):
-                raise InputError(f"{name} must hold one row per set, {len(self)}; got {len(values)}")
-        if self.static is not None and self.static.dim() != 2:
-            raise InputError(f"static must have shape [N, S]; got {list(self.static.shape)}")
-        if self.ties is not None and self.ties.shape != elements.shape[:1]:
-            raise InputError(f"ties must hold one number per element, {len(elements)}; got {list(self.ties.shape)}")
+            if values is not None and (len(values) != rows or values.dim() not in axes):
+                rule = f"{rows} rows, one per {'element' if name == 'ties' else 'set'}, and {axes[-1]} axes at most"
+                raise InputError(f"{name} must have {rule}; got shape {list(values.shape)}")
 
     @classmethod
     def of(
@@ -159,30 +158,6 @@ def pad(arrays: Sequence[Any], *, value: float = 0.0) -> tuple[Tensor, Tensor]:
     """
     data = SetData.of(arrays if isinstance(arrays, (str, SetData)) else list(arrays))
     return data.batch(torch.arange(len(data)), value=value)[0], data.lengths
-
-
-def pad_from_batch(x: Tensor, batch: Tensor, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
-    """``elements [B, T, D]`` and ``lengths [B]`` from torch-geometric's flat form. Gradients flow.
-
-    ``x [N, D]`` holds the elements of all sets, ``batch [N]`` the set of each row, in any order (rows of one set
-    keep theirs). Give ``batch_size`` when the last sets may be empty.
-
-    >>> x = torch.tensor([[1.0], [2.0], [3.0]])
-    >>> elements, lengths = pad_from_batch(x, torch.tensor([0, 1, 1]))
-    >>> elements[1, :, 0].tolist(), lengths.tolist()
-    ([2.0, 3.0], [1, 2])
-    """
-    size = None if batch_size is None else whole_number("batch_size", batch_size)
-    fits = batch.shape == x.shape[:1] and not batch.is_floating_point() and batch.dtype != torch.bool
-    batch = batch.long()
-    if not (fits and ((batch >= 0) & (batch < (size or 2**63 - 1))).all()):
-        raise InputError(
-            f"batch must hold the set of each of the {len(x)} rows of x, from 0 to batch_size - 1 (batch_size={size}); "
-            f"got {batch}"
-        )
-    lengths = torch.bincount(batch, minlength=size or 1)
-    data = SetData(x[batch.argsort(stable=True)], F.pad(lengths.cumsum(0), (1, 0)))
-    return data.batch(torch.arange(len(data)))[0], lengths
 
 
 def filled(elements: Tensor, lengths: Tensor | None) -> Tensor:

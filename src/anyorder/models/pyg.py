@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from anyorder.checks import InputError, extra
-from anyorder.data.sets import pad_from_batch
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.penalties import SIRE, SubsetPenalty
 from anyorder.recurrences.base import Recurrence
@@ -17,6 +16,7 @@ from anyorder.recurrences.trajectory import Trajectory
 __all__ = ["SireAggregation", "penalty_of"]
 
 aggr = extra("torch_geometric.nn", "peers", "anyorder.pyg").aggr
+to_dense_batch = extra("torch_geometric.utils", "peers", "anyorder.pyg").to_dense_batch
 
 
 class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
@@ -67,8 +67,9 @@ class SireAggregation(aggr.Aggregation):  # type: ignore[name-defined]
         if index is None:
             index = torch.arange(len(ptr) - 1, device=x.device).repeat_interleave(ptr.diff())  # type: ignore
         self._last = None
-        elements, lengths = pad_from_batch(x, index, dim_size)
-        out, trajectory = self.model(elements, lengths, return_trajectory=True)
+        order = index.argsort(stable=True)
+        elements, inside = to_dense_batch(x[order], index[order], batch_size=dim_size)
+        out, trajectory = self.model(elements, inside.sum(1), return_trajectory=True)
         if self.training:
             self._last = trajectory
         return out
