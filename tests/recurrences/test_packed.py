@@ -71,16 +71,6 @@ def test_states_and_gradients_are_those_of_the_cell(monkeypatch, kind, stretch, 
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("output", range(4))
-def test_each_output_of_an_lstm_has_a_gradient_of_its_own(output):
-    rows, first, weights = LSTM.problem()
-    found, expected = [], []
-    for results, scan in [(found, LSTM.scan), (expected, LSTM.by_cell)]:
-        states, last = scan(rows, first, weights)
-        results += torch.autograd.grad(([*states, *last][output] ** 2).sum(), [rows, *first, *weights])
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
 def test_an_output_nobody_reads_costs_no_gradient_of_its_own(kind):
     rows, first, weights = kind.problem()
     states, _ = kind.scan(rows, first, weights)
@@ -124,15 +114,6 @@ def test_the_two_biases_have_gradients_that_can_be_changed_apart():
     one.zero_()
     assert torch.equal(other, before)
     assert before.abs().max() > 0
-
-
-def test_a_recurrence_learns_by_it_and_predicts_by_torch(kind):
-    recurrence = ao.recurrence(kind.layer(3, 4, num_layers=2, batch_first=True))
-    elements, lengths = torch.randn(5, 7, 3), torch.tensor([7, 3, 0, 7, 1])
-    learning = recurrence.scan(elements, lengths).states
-    with torch.no_grad():
-        predicting = recurrence.scan(elements, lengths).states
-    torch.testing.assert_close(learning, predicting, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

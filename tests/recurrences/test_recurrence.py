@@ -53,17 +53,6 @@ def test_padding_of_nan_changes_no_gradient(name: str) -> None:
     assert (gradients(with_nan)[0][~inside] == 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_batch_mates_change_nothing(name: str) -> None:
-    r = make(name, torch.float32)
-    elements, _ = ragged_batch(torch.float32)
-    together = r.scan(elements, LENGTHS).last
-    for b in range(5):
-        alone = r.scan(elements[b : b + 1], LENGTHS[b : b + 1]).last
-        beside = tree_map(lambda leaf, b=b: leaf[b : b + 1], together)
-        torch.testing.assert_close(alone, beside, rtol=0, atol=1e-6)
-
-
 def test_a_zero_length_ends_where_it_starts() -> None:
     r = make("learned-start")
     t = r.scan(torch.full((2, 3, 2), float("nan"), dtype=torch.float64), torch.tensor([0, 0]))
@@ -88,13 +77,6 @@ def test_at_takes_one_or_several_counts_a_sample() -> None:
 def test_at_takes_whole_numbers_of_any_width(dtype: torch.dtype) -> None:
     t = ao.known.sum().scan(torch.ones(200, 3, 1))
     assert (t.at(torch.full((200,), 2, dtype=dtype)) == 2).all()
-
-
-def test_scanning_in_two_parts_is_scanning_once() -> None:
-    r = make("lstm-2-layers")
-    elements = torch.randn(3, 9, 2, dtype=torch.float64)
-    halfway = r.scan(elements[:, :4]).last
-    torch.testing.assert_close(r.scan(elements[:, 4:], state=halfway).last, r.scan(elements).last)
 
 
 def test_dropout_acts_between_layers_in_train_mode_and_never_in_step() -> None:
@@ -291,13 +273,6 @@ def test_gradients_of_scan_pass_gradcheck() -> None:
     assert torch.autograd.gradcheck(ends, (elements.requires_grad_(),))
 
 
-def test_integer_elements_reach_an_own_step() -> None:
-    table = nn.Embedding(10, 3)
-    r = ao.recurrence(lambda element, state: state + table(element[:, 0]), start=torch.zeros(1, 3))
-    t = r.scan(torch.tensor([[[1], [4]]]))
-    torch.testing.assert_close(t.last[0], table.weight[1] + table.weight[4])
-
-
 def test_tree_map_keeps_named_tuples_lists_and_dicts() -> None:
     Pair = namedtuple("Pair", "left right")
     state = {"a": Pair(torch.ones(1), [torch.zeros(1)])}
@@ -339,7 +314,6 @@ X = torch.zeros(3, 5, 2)
         (lambda r: r.scan(X).at(torch.tensor([0, 1])), InputError, "index"),
         (lambda r: r.scan(X).at(torch.tensor([True, False, True])), InputError, "index"),
         (lambda r: r.start(0), InputError, "batch_size"),
-        (lambda r: ao.recurrence(nn.GRU(2, 4, bidirectional=True)), InputError, "bidirectional"),
         (lambda r: ao.recurrence(lambda e, s: s), InputTypeError, "start="),
         (lambda r: ao.recurrence("gru"), InputTypeError, "recurrence takes"),
         (lambda r: ao.recurrence(nn.GRU), InputTypeError, "recurrence takes"),
