@@ -218,16 +218,12 @@ def test_a_cell_is_read_as_a_recurrence():
 def test_static_features_go_with_their_sets(lengths):
     """Each set's mean less its static feature, which is the mean, is 0, in every form."""
     x = torch.randn(5, 4, 1, generator=rng())
-    sets = [one[:n] for one, n in zip(x, lengths.tolist() if lengths is not None else [4] * 5, strict=True)]
-    means = torch.stack([one.mean(0) for one in sets])
+    sizes = [4] * 5 if lengths is None else lengths.tolist()
+    means = torch.stack([one[:n].mean(0) for one, n in zip(x, sizes, strict=True)])
 
     def padded(elements, lengths, static):
-        return (
-            torch.stack([one[:n].mean(0) for one, n in zip(elements, sizes(elements, lengths), strict=True)]) - static
-        )
-
-    def sizes(elements, lengths):
-        return [elements.shape[1]] * len(elements) if lengths is None else lengths
+        own = [elements.shape[1]] * len(elements) if lengths is None else lengths
+        return torch.stack([one[:n].mean(0) for one, n in zip(elements, own, strict=True)]) - static
 
     for predict in (padded, lambda elements, static: elements.mean(1) - static):
         report = ao.audit(predict, x, lengths, static=means, labels=means * 0, generator=rng())

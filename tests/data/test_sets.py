@@ -36,12 +36,6 @@ def test_the_dtype_is_that_of_the_elements() -> None:
     assert SetData.of(np.ones((5, 7)), dtype=torch.float32).batch([0])[0].dtype == torch.float32
 
 
-def test_pad_is_differentiable() -> None:
-    part = torch.ones(2, 1, requires_grad=True)
-    ao.pad([part, torch.zeros(3, 1)])[0].sum().backward()
-    assert part.grad.tolist() == [[1.0], [1.0]]
-
-
 def test_ties_and_static_features_go_with_their_elements_and_sets() -> None:
     data = SetData.of(RAGGED, ties=[[7, 7, 9], [], [3], [4]], static=[[0.0], [1.0], [2.0], [3.0]])
     assert data.ties_of([2, 0]).tolist() == [[3, 0, 0], [7, 7, 9]]

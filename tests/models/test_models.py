@@ -239,15 +239,7 @@ def test_constructors_begin_alike_and_check_both(name):
         MODELS[name](1, 2.5)
 
 
-STATIC_ROWS = [
-    pytest.param(name, row, id=f"{name}-{label}")
-    for name, rows in ROWS.items()
-    for label, row in rows.items()
-    if name != "standardised"
-]
-
-
-@pytest.mark.parametrize(("name", "row"), STATIC_ROWS)
+@pytest.mark.parametrize(("name", "row"), [case for case in CASES if case.values[0] != "standardised"])
 def test_static_features_of_each_set_reach_its_output_alone(name, row, tmp_path):
     model = build(name, {**row, "static_features": 4, "static_dropout": 0.5}).eval()
     elements, lengths = batch(row, [5, 2, 1, 0])

@@ -402,19 +402,6 @@ def test_options_are_checked_at_construction(case):
         REFUSED[case]()
 
 
-@pytest.mark.parametrize(
-    ("argument", "model"),
-    [
-        ("cell", lambda: RecurrentSetModel(1, 1, known.sum())),
-        ("encoder", lambda: RecurrentSetModel(3, 1, encoder=nn.Linear(3, 4))),
-        ("readout", lambda: JanossyPooling(3, 1, readout=nn.Linear(64, 1))),
-    ],
-)
-def test_own_modules_have_no_configuration(argument, model):
-    with pytest.raises(InputError, match=argument):
-        model().config()
-
-
 class Log(nn.Module):
     """Has no gradient at 0, nor at anything else that is no element."""
 

@@ -252,16 +252,6 @@ def test_a_look_without_gradients_costs_no_later_gradient(name: str, look) -> No
     assert not any(leaf.requires_grad for leaf in tree_leaves(t.states))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["gru", "lstm-2-layers", "relu-rnn-batch-first"])
-def test_dtypes(name: str, dtype: torch.dtype) -> None:
-    r = make(name, dtype)
-    elements, _ = ragged_batch(dtype)
-    for leaf in tree_leaves(r.scan(elements, LENGTHS).last):
-        assert leaf.dtype == dtype
-        assert torch.isfinite(leaf).all()
-
-
 def test_gradients_of_scan_pass_gradcheck() -> None:
     r = make("lstm-2-layers")
     elements, _ = ragged_batch()

@@ -8,12 +8,9 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from anyorder.checks import InputError, one_of
-from anyorder.data.orderings import random_orderings
-from anyorder.data.sets import pad
 
 DESIGNS = ("random", "balanced", "all", "rotations", "ties")
 _ALL = 7  # elements of the largest set of which all orderings are read
@@ -27,7 +24,7 @@ class Design:
     "rotations" and "all" are complete.
 
     >>> design = Design("balanced", np.array([4]), 0)
-    >>> orders = design.orders(np.zeros(4, int), np.arange(4), torch.Generator())
+    >>> orders = design.orders(np.zeros(4, int), np.arange(4), np.random.default_rng(0))
     >>> design.counts.tolist(), sorted(orders[:, 0].tolist())
     ([4], [0, 1, 2, 3])
     """
@@ -40,31 +37,33 @@ class Design:
             raise InputError(f"ties must be given with design='ties' and no other; got design={name!r}")
         self.name, self.sizes, self._labels = name, sizes, dict[int, np.ndarray]()
         self.drawn = name in ("random", "ties")
-        self._runs: Tensor | None = None
-        movable = sizes >= 2
-        if ties is not None:
-            runs = _runs(ties, sizes)
-            self._runs, movable = pad(runs)[0][:, :, 0], np.array([len(set(run.tolist())) for run in runs]) < sizes
+        self._runs = None if ties is None else _runs(ties, sizes)
+        distinct = sizes if self._runs is None else np.array([len(np.unique(runs)) for runs in self._runs])
+        movable = sizes >= 2 if self._runs is None else distinct < sizes
         if name == "all" and sizes.max() > _ALL:
             raise InputError(f"design='all' is for sets of at most {_ALL} elements; got one of {sizes.max()}")
         every = [math.factorial(min(size, _ALL)) for size in sizes]
         each = {"balanced": sizes * (1 + sizes % 2), "rotations": sizes, "all": every}.get(name, orderings)
         self.counts = np.where(movable, each, 0)
 
-    def orders(self, rows: np.ndarray, numbers: np.ndarray, generator: Generator) -> np.ndarray:
+    def orders(self, rows: np.ndarray, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The ordering of each set ``[R, longest]`` with this number; padding stays behind it."""
         sizes = self.sizes[rows]
         width = int(sizes.max())
         if self.drawn:
-            ties = None if self._runs is None else self._runs[rows, :width]
-            return random_orderings(torch.from_numpy(sizes), width, 1, generator, ties=ties)[:, 0].numpy()
+            keys = np.tile(1.0 + width + np.arange(width), (len(rows), 1))
+            keys[np.arange(width) < sizes[:, None]] = rng.random(int(sizes.sum()))  # the same whatever the block
+            if self._runs is not None:
+                for key, row in zip(keys, rows, strict=True):
+                    key[: self.sizes[row]] += self._runs[row]
+            return keys.argsort(axis=1)
         orders = np.tile(np.arange(width), (len(rows), 1))
         for order, row, number in zip(orders, rows.tolist(), numbers.tolist(), strict=True):
             size = int(self.sizes[row])
             order[:size] = _complete(self.name, size)[number]
             if self.name == "balanced":
                 if row not in self._labels:
-                    self._labels[row] = torch.randperm(size, generator=generator).numpy()
+                    self._labels[row] = rng.permutation(size)
                 order[:size] = self._labels[row][order[:size]]
         return orders
 

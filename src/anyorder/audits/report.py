@@ -283,9 +283,10 @@ class Comparison:
         rows: list[dict[str, Any]] = []
         for name, report in self.reports.items():
             metric, _, given, shuffled = report.scores
-            row = {"model": name, "metric": metric.lower(), "score": given, "score_ci": None, "shuffled": shuffled}
-            if (scores := report.set_scores) is not None:
-                row["score_ci"] = rate_interval(scores) if metric == "accuracy" else root(mean_interval(scores))
+            score_ci, scores = None, report.set_scores
+            if scores is not None:
+                score_ci = rate_interval(scores) if metric == "accuracy" else root(mean_interval(scores))
+            row = {"model": name, "metric": metric.lower(), "score": given, "score_ci": score_ci, "shuffled": shuffled}
             gaps = ("order_gap", "order_gap_ci", "output_gap", "flip_rate", "flip_rate_ci", "worst_gap")
             row |= {key: getattr(report, key) for key in gaps}
             rows.append(row | {"choice": not any(map(report.beaten_by, self.reports.values()))})

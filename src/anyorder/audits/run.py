@@ -379,7 +379,7 @@ class _Audit:
             tiled, numbers, begin = movable[at], numbers[which], begin + passes
 
             def draw(block: slice, rows: np.ndarray = tiled, numbers: np.ndarray = numbers) -> np.ndarray:
-                return self.design.orders(rows[block], numbers[block], self.generator)
+                return self.design.orders(rows[block], numbers[block], self.rng)
 
             for block, orders, outputs in self._read(tiled, draw):
                 chosen = tiled[block]
@@ -478,8 +478,8 @@ class _Audit:
             some = rows[self.sizes[rows] >= m][: self.predictor.block_rows(m)]
             if len(some) < 2:
                 continue
-            taken = self.predictor.sets.take(some, np.tile(np.arange(m), (len(some), 1)))[:, :m]
-            elements = tensors_for(owner, taken)[0]
+            taken = self.predictor.sets.take(some, np.tile(np.arange(m), (len(some), 1)))
+            elements = tensors_for(owner, taken)[0][:, :m]
             encoded = elements if owner is recurrence else owner.encode(elements)
             encoded = encoded if recurrence.batch_first else encoded.transpose(0, 1)
             gap = order_gap(recurrence, encoded, generator=self.generator)
