@@ -62,9 +62,10 @@ def _rate(method: str, setting: dict[str, Any], elements: int, features: int, cl
         gap_every=0,
         device="cpu",
     )
-    penalty = build_penalty(method, setting)
+    model = build_model(method, setting, features, classes, seed=0)
+    penalty = build_penalty(method, setting, model)
     penalised = {} if penalty is None else {"penalty": penalty, "penalty_weight": setting["penalty_weight"]}
-    return rate_over_plain_torch(build_model(method, setting, features, classes, seed=0), data, config, **penalised)
+    return rate_over_plain_torch(model, data, config, **penalised)
 
 
 def rate_over_plain_torch(
