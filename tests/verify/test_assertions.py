@@ -71,6 +71,7 @@ def test_order_of_texts_and_labels(generator):
     assert "2 of 2 sets" in str(failure.value)
     assert "set 0, order [0, 1] (given): plum" in str(failure.value)
     assert "set 0, order [1, 0]: fig" in str(failure.value)
+    assert_order_invariant(lambda s: max(s, key=len), words, parse=lambda a: None if a == "plum" else 1.0)  # in neither
     with pytest.raises(AssertionError, match="depends on the order"):  # read in one order only
         assert_order_invariant(lambda s: s[0], words, parse=lambda a: None if a == "fig" else 1.0)
 
