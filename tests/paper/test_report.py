@@ -346,29 +346,23 @@ def test_an_unfinished_experiment_is_open_and_says_what_is_left(sub_rows):
     assert (section.verdict, section.lines[-1]) == ("open", "15 of 109 trials left, about 14 min")
 
 
-OWN = Experiment(
-    name="own",
-    claim="One is better than two.",
-    choices="Nothing.",
-    run=lambda trial, data, workdir: [
-        {
-            "validation": {"loss": 1.0},
-            "metrics": {"accuracy": trial.setting["a"] / 2 + 0.01 * trial.seed},
-            "parameters": 1,
-        }
-    ],
-    plans={"mine": Plan(methods={"one": grid(a=[1.0]), "two": grid(a=[0.5])})},
-)
+def rows_of_lengths(trial, data, workdir):
+    accuracy = trial.setting["a"] / 2 + 0.01 * trial.seed
+    row = {"validation": {"loss": 1.0}, "metrics": {"accuracy": accuracy}, "parameters": 1}
+    return [{**row, "setting": {"length": length}} for length in (1, 9)]
 
 
 def test_an_experiment_of_ones_own_has_a_verdict_by_default(tmp_path):
-    rows = [row for trial in OWN.trials("mine") for row in run_trial(OWN.run, trial)]
-    write_rows(tmp_path / "own.jsonl", OWN.with_selection(rows, "mine"))
+    plan = Plan({"one": grid(a=[1.0]), "two": grid(a=[0.5])}, over={"n": [1, 2], "k": [3, 4]})
+    own = Experiment("own", "One is better than two.", "Nothing.", rows_of_lengths, {"mine": plan})
+    rows = [row for trial in own.trials("mine") for row in run_trial(own.run, trial)]
+    write_rows(tmp_path / "own.jsonl", own.with_selection(rows, "mine"))
     with pytest.raises(InputError, match="folder"):
         write_report(tmp_path)
-    text = write_report(tmp_path, [OWN])[0].read_text()
-    assert "| [One is better than two.](#own-mine)<br>5 seeds, " in text
-    assert "| **reproduced**<br>one 0.520 ± 0.016, two 0.270 ± 0.016; +0.250 (+0.250 to +0.250), p 0.001" in text
+    text, page = (path.read_text() for path in write_report(tmp_path, [own]))
+    assert "| [One is better than two.](#own-mine)<br>n 1, k 3, 5 seeds, " in text
+    assert "one 0.520 ± 0.016, two 0.270 ± 0.016; +0.250 (+0.250 to +0.250), p 0.001; 4 of 4 comparisons hold" in text
+    assert page.count("own, k ") == 3  # two figures, and one on the first screen
     assert "SIRE needs fewer labels" not in text
 
 

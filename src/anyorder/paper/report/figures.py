@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas  # without pyplot: no global state, nothing to close
 from PIL import Image
 
-from anyorder.paper.report.verdicts import Sample, by_seed, matching, sample_of
+from anyorder.paper.report.verdicts import Sample, by_seed, longest, matching, sample_of
 from anyorder.paper.runner.trial import Chart, Experiment, Row, Setting, spelled
 
 COLOURS = ["#2457c5", "#b4540a", "#1b7a46", "#8a3ffc", "#b3261e", "#8a6100", "#5b6472", "#0f7b8a", "#c2185b"]
@@ -35,28 +35,26 @@ class Figure:
 
 def figures_of(experiment: Experiment, scale: str, rows: Sequence[Row]) -> list[Figure]:
     """The figures of an experiment's charts that have something to show, one for each value of a chart's ``split``."""
-    over = experiment.plan(scale).over
-    numeric = [
-        key for key, values in over.items() if len(values) > 1 and all(isinstance(v, int | float) for v in values)
-    ]
-    split = next((key for key in over if key not in numeric), None)
-    charts = experiment.charts or [Chart(key, experiment.headline, split=split) for key in [*numeric, "method"][:1]]
+    charts, over = experiment.charts, {k: v for k, v in experiment.plan(scale).over.items() if len(v) > 1}
+    x = next((key for key, values in over.items() if all(isinstance(v, int | float) for v in values)), "method")
+    others = [key for key in over if key != x]
+    if not charts and len(others) < 2:
+        charts = [Chart(x, experiment.headline, split=next(iter(others), None))]
     figures = []
     for chart in charts:
-        found = sorted({row["setting"].get(chart.split) for row in rows} - {None}) if chart.split else []
-        titles: dict[str, Setting] = {
-            spelled({chart.split: value}): {**chart.where, chart.split: value} for value in found if chart.split
-        }
-        for title, where in (titles or {chart.title or experiment.name: chart.where}).items():
-            drawn = _draw(experiment, replace(chart, title=title, where=where), scale, rows)
-            figures += [] if drawn is None else [drawn]
-    return figures
+        values = sorted({row["setting"].get(chart.split) for row in rows} - {None}) if chart.split else []
+        places: list[Setting] = [{chart.split: value} for value in values if chart.split]
+        for place in places or [{}]:
+            title = spelled(place) or chart.title or experiment.name
+            figures.append(_draw(experiment, replace(chart, title=title, where={**chart.where, **place}), scale, rows))
+    return [figure for figure in figures if figure is not None]
 
 
 def lines_of(chart: Chart, rows: Sequence[Row]) -> Lines:
     """The lines of ``chart`` through the chosen rows, a line a method; no gaps that are 0 but for rounding."""
     values: dict[str, dict[float, list[tuple[int, float]]]] = {}
-    for row in matching([row for row in rows if row["selected"]], chart.where):
+    chosen = matching([row for row in rows if row["selected"]], chart.where)
+    for row in chosen if chart.x == "length" else longest(chosen):
         for x, y in _points(chart, row):
             if y > 1e-9 or chart.metric not in LOGARITHMIC:
                 values.setdefault(row["method"], {}).setdefault(x, []).append((row["seed"], y))

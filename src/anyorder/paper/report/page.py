@@ -12,15 +12,7 @@ from anyorder.checks import InputError
 from anyorder.files import write_atomically
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.figures import Figure, figures_of
-from anyorder.paper.report.tables import (
-    Table,
-    choices_table,
-    comparisons_table,
-    difference,
-    expected_table,
-    figure_at,
-    goals_table,
-)
+from anyorder.paper.report.tables import Table, difference, figure_at, tables_of
 from anyorder.paper.report.verdicts import NO, OPEN, YES, Comparison, judge
 from anyorder.paper.runner.rows import read_rows, rows_path
 from anyorder.paper.runner.trial import Experiment, Row, duration, spelled
@@ -94,19 +86,11 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     left = [trial for trial in planned if trial.key not in done]
     verdict, comparisons = judge(experiment, rows, left)
     metric = (experiment.tests[0].metric if experiment.tests else "") or experiment.headline
-    at = experiment.at
+    at = experiment.at or {key: values[0] for key, values in experiment.plan(scale).over.items()}
     here = [e for e in experiment.expected if all(at.get(key, value) == value for key, value in e.where.items())]
-    edge = [[method, spelled({key: value})] for method, key, value in experiment.at_the_edge(scale, rows)]
-    tables = [
-        expected_table(experiment, rows),
-        goals_table(experiment, rows, comparisons),
-        comparisons_table(comparisons),
-        choices_table(experiment, scale, rows),
-        Table("Choices at the end of their grid", ["method", "chosen"], edge),
-    ]
     seeds = sorted(Counter(m for m, _ in {(row["method"], row["seed"]) for row in rows if row["selected"]}).values())
     numbers = "–".join(dict.fromkeys(f"{number}" for number in (*seeds[:1], *seeds[-1:])))
-    extent = [metric.replace("_", " ") * (metric != "accuracy"), spelled(dict(at)), duration(spent)]
+    extent = [metric.replace("_", " ") * (metric != "accuracy"), spelled(at), duration(spent)]
     extent.insert(2, f"{numbers} seed{'s' * (numbers != '1')}" * bool(seeds))
     remaining = f"{len(left)} of {len(planned)} trials left, about {duration(experiment.estimated_seconds(left))}"
     return Section(
@@ -125,7 +109,7 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         trials=len(done),
         seconds=spent,
         command=command,
-        tables=[table for table in tables if table.rows],
+        tables=tables_of(experiment, rows, comparisons),
         figures=figures_of(experiment, scale, rows) if rows else [],
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from anyorder.paper.report.verdicts import LOWER, Comparison, Sample, figure, longest, sample_of
-from anyorder.paper.runner.trial import ONE_ORDERING, Experiment, Row, Setting, spelled, varied
+from anyorder.paper.report.verdicts import LOWER, Comparison, figure, longest, sample_of
+from anyorder.paper.runner.trial import MANY_ORDERINGS, ONE_ORDERING, Experiment, Row, Setting, spelled, varied
 
 
 @dataclass(frozen=True)
@@ -29,84 +29,69 @@ def difference(c: Comparison) -> str:
     return f"{c.gap.mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}), p {max(c.p, 0.001):.2g}"
 
 
-def comparisons_table(comparisons: Iterable[Comparison]) -> Table:
-    """What was compared with what, or with a goal."""
+def tables_of(experiment: Experiment, rows: Sequence[Row], comparisons: Sequence[Comparison]) -> list[Table]:
+    """The tables of one experiment at one scale; those that have rows."""
+    if not rows:
+        return []
+    plan, scale = experiment.plan(rows[0]["scale"]), rows[0]["scale"]
+    published = []
+    for e in (e for e in experiment.expected if e.paper is not None):
+        paper = f"{e.paper:g}" + ("" if e.sd is None else f" ± {e.sd:g}")
+        published.append([spelled(e.where), figure_at(experiment, rows, e.method, e.metric, e.where), paper])
+    goals = []
+    for c in (c for c in comparisons if isinstance(c.theirs, float) and experiment.reported == "not tried"):
+        figures = [f"{figure(experiment, rows, method, c.metric, c.place)[1]}" for method in plan.methods]
+        goals.append([c.where, c.metric, f"{'≤' if c.metric in LOWER else '≥'} {c.theirs:g}", *figures])
     heads = ["where", "metric", "one", "ours", "other", "its figure", "difference, 95 % interval, p", "better?"]
-    rows = [
+    told = [
         [c.where, c.metric, c.one, f"{c.ours}", c.other, f"{c.theirs}", difference(c), c.holds] for c in comparisons
     ]
-    return Table("What decides, seed by seed", heads, rows)
-
-
-def expected_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
-    """The paper's figures beside ours at its setting."""
-    lines = []
-    for e in (e for e in experiment.expected if e.paper is not None):
-        _, ours = figure(experiment, rows, e.method, e.metric, e.where)
-        spread = "" if e.sd is None else f" ± {e.sd:g}"
-        lines.append([spelled(dict(e.where)), e.method, f"{e.paper:g}{spread}", f"{ours}"])
-    return Table("The paper's figures beside ours at its setting", ["where", "method", "paper", "ours"], lines)
-
-
-def goals_table(experiment: Experiment, rows: Sequence[Row], comparisons: Sequence[Comparison]) -> Table:
-    """The goals of an experiment of our own, and the figure of every method there."""
-    methods = list(experiment.plan(rows[0]["scale"]).methods) if rows else []
-    goals = [c for c in comparisons if isinstance(c.theirs, float) and experiment.reported == "not tried"]
-    lines = []
-    for c in goals:
-        figures = [f"{figure(experiment, rows, method, c.metric, c.place)[1]}" for method in methods]
-        lines.append([c.where, c.metric, f"{'≤' if c.metric in LOWER else '≥'} {c.theirs:g}", *figures])
-    return Table("Figures to reach", ["where", "metric", "goal", *methods], lines)
+    edge = [[method, spelled({key: value})] for method, key, value in experiment.at_the_edge(scale, rows)]
+    tables = [
+        Table("The paper's figures beside ours at its setting", ["where", "ours", "paper"], published),
+        Table("Figures to reach", ["where", "metric", "goal", *plan.methods], goals),
+        Table("What decides, seed by seed", heads, told),
+        choices_table(experiment, scale, rows),
+        Table("Choices at the end of their grid", ["method", "chosen"], edge),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def choices_table(experiment: Experiment, scale: str, rows: Sequence[Row]) -> Table:
-    """A line a method and cell: its chosen setting and its figures over seeds, at the longest test length."""
+    """A line a method and place: its chosen setting and its figures over seeds, at the longest test length."""
     plan, metric = experiment.plan(scale), experiment.headline
     chosen = longest([row for row in rows if row["selected"]])
     heads = {
         metric: metric,
         metric + ONE_ORDERING: "one ordering",
-        "accuracy_20_orderings": "20 orderings",
+        metric + MANY_ORDERINGS: MANY_ORDERINGS.replace("_", " ").strip(),
         "train_loss": "train loss",
         "state_gap_squared": "state gap²",
         "final_weight": "final weight",
         "step_rate_over_plain_torch": "speed",
     }
     heads = {key: head for key, head in heads.items() if any(key in row["metrics"] for row in chosen)}
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in chosen:
-        keys = [*plan.over, "length"] if "lengths" in row["setting"] else plan.over
-        choice = _spelled(row, varied(plan.methods[row["method"]]))
-        groups.setdefault((row["method"], _spelled(row, keys), choice), []).append(row)
+    order = list(plan.methods)
+
+    def place(row: Row) -> tuple[list[int], int]:
+        own = [(list(values), row["setting"].get(key)) for key, values in plan.over.items()]
+        return [values.index(value) if value in values else -1 for values, value in own], order.index(row["method"])
+
     lines = []
-    for (method, where, choice), found in groups.items():
-        samples = {key: sample_of(found, key) for key in heads}
-        figures = [str(s) if key.startswith((metric, "accuracy")) else _digits(s) for key, s in samples.items()]
-        seconds = f"{median(row['seconds'] for row in found):.0f}"
-        lines.append([method, where, choice, *figures, f"{len(found)}", f"{found[0]['parameters']:,}", seconds])
+    for (_, number), group in itertools.groupby(sorted(chosen, key=place), key=place):
+        found, method = list(group), order[number]
+        here, samples = found[0]["setting"], [sample_of(found, key) for key in heads]
+        where = [key for key in [*plan.over, *["length"] * ("lengths" in here)] if here.get(key) is not None]
+        choice = [key for key in varied(plan.methods[method]) if here.get(key) is not None]
+        words = [method, *(spelled({key: here[key] for key in keys}) for keys in (where, choice))]
+        figures = [f"{s}" if m.startswith(metric) else f"{s.mean:.4g}" for m, s in zip(heads, samples, strict=True)]
+        cost = f"{found[0]['parameters']:,}", f"{median(row['seconds'] for row in found):.0f}"
+        lines.append([*words, *figures, f"{len(found)}", *cost])
     columns = ["method", "where", "chosen", *heads.values(), "seeds", "parameters", "seconds"]
-    return Table("Each method's choice by validation: test figures", columns, _in_order(lines))
+    return Table("Each method's choice by validation: test figures", columns, lines)
 
 
 def figure_at(experiment: Experiment, rows: Sequence[Row], name: str, metric: str, where: Setting) -> str:
     """A method and its figure: ``sire 0.985 ± 0.002``; nothing without rows."""
     method, sample = figure(experiment, rows, name, metric, where)
     return f"{method} {sample}" if sample else ""
-
-
-def _in_order(lines: list[list[str]]) -> list[list[str]]:
-    """Lines by place and method, numbers in a place by their size."""
-
-    def key(line: list[str]) -> tuple[Any, ...]:
-        words = [word.strip(",") for word in line[1].split()]
-        return [(float(w), "") if w.replace(".", "").isdigit() else (-1.0, w) for w in words], line[0]
-
-    return sorted(lines, key=key)
-
-
-def _spelled(row: Row, keys: Iterable[str]) -> str:
-    return spelled({key: row["setting"][key] for key in keys if row["setting"].get(key) is not None})
-
-
-def _digits(sample: Sample) -> str:
-    return f"{sample.mean:.4g}" if sample else ""

@@ -158,7 +158,7 @@ class Comparison:
     @property
     def where(self) -> str:
         """The place in words."""
-        return spelled(dict(self.place))
+        return spelled(self.place)
 
     @property
     def gap(self) -> Sample:
@@ -181,12 +181,15 @@ class Comparison:
 def judge(experiment: Experiment, rows: Rows, left: Sequence[Trial] = ()) -> tuple[str, list[Comparison]]:
     """The verdict on a claim, and the comparisons that it rests on.
 
-    One comparison that fails refutes the claim. The verdict is open while one is open and none fails, while a trial
-    is ``left`` that one needs, and while a model has not learnt what ``needs`` asks.
+    Without ``tests`` the first method is compared with each of the others, in every reported place. One comparison
+    that fails refutes the claim. The verdict is open while one is open and none fails, while a trial is ``left`` that
+    one needs, and while a model has not learnt what ``needs`` asks.
     """
     if not rows:
         return "not run", []
-    tests = tests_of(experiment, rows)
+    plan = experiment.plan(rows[0]["scale"])
+    first, *others = plan.methods
+    tests = experiment.tests or [Versus(first, m, {key: list(v) for key, v in plan.over.items()}) for m in others]
     found, needs = compare(experiment, tests, rows), compare(experiment, experiment.needs, rows)
     results = {comparison.holds for comparison in found}
     named = {f"{name}" for test in tests for name in (test.one, test.other)}
@@ -199,14 +202,6 @@ def judge(experiment: Experiment, rows: Rows, left: Sequence[Trial] = ()) -> tup
         smaller = experiment.reported != "not tried" and rows[0]["scale"] != "paper"
         verdict = "reproduced" + " at smaller scale" * smaller if results == {YES} else "open"
     return verdict, [*needs, *found]
-
-
-def tests_of(experiment: Experiment, rows: Rows) -> Sequence[Versus]:
-    """The declared comparisons; by default the first method with each of the others, in every reported place."""
-    plan = experiment.plan(rows[0]["scale"])
-    first, *others = plan.methods
-    where = {key: list(values) for key, values in plan.over.items()}
-    return experiment.tests or [Versus(first, other, where) for other in others]
 
 
 def _is(name: str, method: str) -> bool:
@@ -231,7 +226,7 @@ def _compared(experiment: Experiment, test: Versus, rows: Rows) -> Iterator[Comp
         one, ours = figure(experiment, rows, test.one, metric, where)
         if isinstance(test.other, str):
             other, theirs = figure(experiment, rows, test.other, metric, {**where, **test.against})
-            other = ", ".join(filter(None, [other, spelled(dict(test.against))]))
+            other = ", ".join(filter(None, [other, spelled(test.against)]))
             yield Comparison(where, metric, one, ours, other, theirs, test.margin)
         else:
             yield Comparison(where, metric, one, ours, "goal", test.other, test.margin)

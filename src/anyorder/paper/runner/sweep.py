@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -282,25 +283,25 @@ def reproduce(
     wanted = known if only is None else [one_of("only", method, known) for method in only]
     options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
     more = f" --scale {scale}" + (f" --seeds {seeds}" if seeds else "") + (f" --gpus {gpus:g}" if gpus else "")
-    work: list[tuple[Experiment, list[str], int, list[Trial]]] = []
+    work: list[tuple[Experiment, list[Trial], list[Trial]]] = []
     for each in group:
-        if methods := [method for method in each.plan(scale).methods if method in wanted]:
-            each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
-            if each.gpus and ":" not in name:  # ours take a device
-                run: Any = each.run
-                each = replace(each, run=functools.partial(run, device="auto"))
-            rows = read_rows(rows_path(out, each.name))
-            trials = each.trials(scale, rows, only=methods, seeds=seeds, guess=True)
-            work.append((each, methods, len(trials), unfinished(trials, rows)))
+        each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
+        if each.gpus and ":" not in name:  # ours take a device
+            run: Any = each.run
+            each = replace(each, run=functools.partial(run, device="auto"))
+        rows = read_rows(rows_path(out, each.name))
+        methods = [method for method in each.plan(scale).methods if method in wanted]
+        if trials := each.trials(scale, rows, only=methods, seeds=seeds, guess=True):
+            work.append((each, trials, unfinished(trials, rows)))
     if name in GROUPS:
-        seconds = sum(each.estimated_seconds(left) for each, _, _, left in work)
+        seconds = sum(each.estimated_seconds(left) for each, _, left in work)
         names = ", ".join(each.name for each, *_ in work)
         print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
     problems = []
-    for each, methods, total, left in work:
+    for each, trials, left in work:
+        command = f"anyorder reproduce {name if name not in GROUPS else each.name}{more}"
         try:
-            options["command"] = f"anyorder reproduce {name if name not in GROUPS else each.name}{more}"
-            problems += _reproduce(each, scale, methods, total, left, dry_run, **options)
+            problems += _reproduce(each, scale, trials, left, dry_run, command=command, **options)
         except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
             if name not in GROUPS:
                 raise
@@ -310,23 +311,21 @@ def reproduce(
 
 
 def _reproduce(
-    experiment: Experiment, scale: str, only: list[str], total: int, left: list[Trial], dry_run: bool, **options: Any
+    experiment: Experiment, scale: str, trials: list[Trial], left: list[Trial], dry_run: bool, **options: Any
 ) -> list[str]:
     plan, jobs = experiment.plan(scale), options["jobs"]
     seconds = experiment.estimated_seconds(left)
-    print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.how(scale)}")
-    told = f"{len(left)} of {total} trials to run: about {duration(seconds)} of one core's time"
+    print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.choices}")
+    told = f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time"
     if options["engine"] == "local":
         processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
         told += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
     print(told, flush=True)
     if dry_run or not left:
         return []
-    done: list[str] = []
-    problems: list[str] = []
+    done, problems = itertools.count(1), list[str]()
 
     def finished(trial: Trial, rows: list[Row] | None, problem: str | None) -> None:
-        done.append(trial.key)
         shown = {key: trial.setting.get(key) for key in [*plan.over, *varied(plan.methods[trial.method])]}
         shown = {key: value for key, value in shown.items() if value is not None}
         where, figure = f"{trial.method}: {spelled({**shown, 'seed': trial.seed})}", "failed"
@@ -335,11 +334,12 @@ def _reproduce(
         else:  # whoever watches should not see the test sets before the choices are made
             value = experiment.figure(rows[-1]["validation"])
             figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
-        print(f"[{len(done)}/{len(left)}] {where}: {figure}", flush=True)
+        print(f"[{next(done)}/{len(left)}] {where}: {figure}", flush=True)
 
+    only = list(dict.fromkeys(trial.method for trial in trials))
     rows = sweep(experiment, scale, only=only, on_finish=finished, **options)
     for method, key, value in experiment.at_the_edge(scale, rows):
         print(f"{method}: the chosen {key.replace('_', ' ')} {value:g} ends its grid, which should be extended")
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
-    print(f"{len(done) - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
+    print(f"{next(done) - 1 - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
     return problems

@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def spelled(setting: dict[str, Any]) -> str:
+def spelled(setting: Setting) -> str:
     """A setting in words: ``penalty weight 10, cell gru``."""
     return ", ".join(f"{key.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for key, v in setting.items())
 
@@ -196,10 +196,6 @@ class Experiment:
     at: Setting = field(default_factory=dict)
     cpus: int = 1
     gpus: float = 0.0
-
-    def how(self, scale: str) -> str:
-        """What was chosen where the paper is silent; the words are those of the laptop scale."""
-        return self.choices if scale == "laptop" else f"As at the laptop scale, in {scale} size; there: {self.choices}"
 
     def plan(self, scale: str) -> Plan:
         """The plan of ``scale``."""
