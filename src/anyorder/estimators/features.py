@@ -23,7 +23,7 @@ class Feature:
 
     With ``value``, the column names what another column measures. Each category has a second column with that value,
     in ``units`` (mean, scale) of its own, or 0: the first linear layer is then an embedding of the name, and of the
-    value.
+    value. With ``gaps``, a second 0/1 column says where a number is missing.
     """
 
     name: str
@@ -32,10 +32,11 @@ class Feature:
     categories: tuple[str, ...] = ()
     value: str | None = None
     units: tuple[tuple[float, float], ...] = ()
+    gaps: bool = False
 
     @property
     def width(self) -> int:
-        return (len(self.categories) or 1) * (1 if self.value is None else 2)
+        return (len(self.categories) or 1 + self.gaps) * (1 if self.value is None else 2)
 
     @property
     def columns(self) -> list[str]:
@@ -112,7 +113,8 @@ def learn_features(frame: pd.DataFrame, names: list[str], categorical: Collectio
         name = scale.index[~np.isfinite(scale)][0]
         raise InputError(f"feature {name!r} has no numbers, infinite ones, or some beyond 1e150; leave it out")
     scale = scale.where(scale > 1e-12 * mean.abs().clip(lower=1e-300), 1.0)
-    learnt = {n: Feature(str(n), m, s) for n, m, s in zip(values, mean.tolist(), scale.tolist(), strict=True)}
+    parts = zip(values, mean.tolist(), scale.tolist(), values.isna().any().tolist(), strict=True)
+    learnt = {name: Feature(str(name), m, s, gaps=gaps) for name, m, s, gaps in parts}
     return tuple(Feature.of_text(name, frame[name]) if name in texts else learnt[name] for name in names)
 
 

@@ -196,6 +196,8 @@ class TableSchema:
         places, numbers, categories = _places(features)
         elements = np.empty((len(frame), places[-1]), dtype=np.float32)
         elements[:, places[numbers]] = standardised(frame, [features[i] for i in numbers], self.missing)
+        gaps = np.array([i for i in numbers if features[i].gaps], dtype=np.int64)
+        elements[:, places[gaps] + 1] = frame[[features[i].name for i in gaps]].isna()
         unseen = {}
         for i in categories:
             elements[:, places[i] : places[i + 1]], unknown = features[i].encode(frame, self.missing)

@@ -22,6 +22,7 @@ from anyorder.deploy.save import open_model, save
 from anyorder.deploy.stream import Stream
 from anyorder.estimators.classifier import SetClassifier
 from anyorder.estimators.columns import as_numbers
+from anyorder.estimators.ensemble import FEWEST, Ensemble
 from anyorder.estimators.metrics import Metrics, as_lines, difference, loss_of, main_metric, metrics_of
 from anyorder.estimators.regressor import LOSSES, SetRegressor
 from anyorder.estimators.schema import MULTILABEL, Table, TableSchema
@@ -29,7 +30,11 @@ from anyorder.estimators.tables import TableWarning, column_of_sets, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
 _FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell
-_SMALL = 2000  # sets, below which the network is narrow
+_SMALL = 2000, 500  # sets, below which a network is narrow, and a fold
+_PARTS = {
+    **{"model": "this model", "network": "its network", "boosting": "pooled features with boosting"},
+    "linear": "pooled features, linear",
+}
 _KINDS = {"classification": SetClassifier, MULTILABEL: SetClassifier, "regression": SetRegressor}
 
 
@@ -41,14 +46,16 @@ class TableModel:
         features, categorical, missing, tie_within: As in :func:`anyorder.read_table`.
         pooled: Whether pooled statistics of each set (by name and feature) are joined as static features, with
             dropout. They need all rows of a set, so a model that shall stream does without.
-        yardstick: Whether gradient boosting on the pooled statistics is fitted too, to compare with.
+        ensemble: Whether predictions are means over the network, boosted trees and a linear model of the pooled
+            statistics. Sets held out choose the weights. It needs ``pooled`` and the squared or the class loss.
+        yardstick: Whether the network is compared with the boosted trees.
         test_fraction: Share of the sets that are used for nothing but the metrics after training.
-        validation_fraction, patience, schedule, optimizer, weight_decay, random_state: As in
+        validation_fraction, patience, schedule, plateau_patience, optimizer, weight_decay, random_state: As in
             :class:`anyorder.SetClassifier`, with defaults for tables.
         options: The other arguments of :class:`anyorder.SetClassifier` or :class:`anyorder.SetRegressor`.
 
     Fitted attributes: ``estimator`` (of scikit-learn's kind; ``estimator.model_`` is the network), ``schema``,
-    ``held_out`` (the metrics of the network and of the yardstick on the sets held out).
+    ``members`` (the ensemble, or None), ``held_out`` (the metrics of each part on the sets held out).
 
     >>> rows = pd.DataFrame({"day": np.repeat(np.arange(40), 3), "load": np.tile([1.0, 2.0, 6.0], 40)})
     >>> rows["load"] += rows["day"] % 2
@@ -67,17 +74,19 @@ class TableModel:
         missing: str = "error",
         tie_within: str | float | None = None,
         pooled: bool = True,
+        ensemble: bool = True,
         yardstick: bool = True,
         test_fraction: float = 0.15,
         validation_fraction: float = 0.15,
-        patience: int | None = 10,
+        patience: int | None = 8,
         schedule: str = "plateau",
+        plateau_patience: int = 2,
         optimizer: str = "adamw",
         weight_decay: float = 0.01,
         random_state: int = 0,
         **options: Any,
     ) -> None:
-        self.pooled, self.yardstick = pooled, yardstick
+        self.pooled, self.ensemble, self.yardstick = pooled, ensemble, yardstick
         self.test_fraction = real_number("test_fraction", test_fraction, at_least=0, below=1)
         self.random_state = whole_number("random_state", random_state, 0)
         self.reading: dict[str, Any] = {
@@ -95,6 +104,7 @@ class TableModel:
         self.options: dict[str, Any] = {"validation_fraction": validation_fraction, "patience": patience}
         self.options |= {
             "schedule": schedule,
+            "plateau_patience": plateau_patience,
             "optimizer": optimizer,
             "weight_decay": weight_decay,
             "random_state": random_state,
@@ -102,6 +112,7 @@ class TableModel:
         }
         self.estimator: Any = None
         self.schema: Any = None
+        self.members: Ensemble | None = None
         self.held_out: dict[str, Any] = {}
 
     def fit(
@@ -148,7 +159,7 @@ class TableModel:
             values, timed = column_of_sets(df, table.schema, "validation_by", validation_by)
             by = pd.factorize(values.loc[table.set_ids], sort=True)[0], timed
         train, test, validation = self._split(table, by)
-        weights = None
+        weights: Any = None
         if weight is not None:
             weights = as_numbers(weight, column_of_sets(df, table.schema, "weight", weight)[0]).loc[table.set_ids]
             weights = weights.to_numpy()[train]
@@ -156,7 +167,12 @@ class TableModel:
         if self.pooled:
             model_options = {"static_dropout": 0.5, **model_options}
         if self.options.get("model", "recurrent") == "recurrent":
-            model_options = {"hidden": 32 if len(data) < _SMALL else 64, "dropout": 0.2, **model_options}
+            cell = model_options.setdefault("cell", "fold" if table.schema.time is None else "gru")
+            width = model_options.pop("hidden", 32 if len(data) < _SMALL[cell == "fold"] else 64)
+            sized = {"hidden": width, **model_options}
+            if cell == "fold":
+                sized = {"encoder": (width, width), "channels": {"affine": width}, "bilinear": 16, **model_options}
+            model_options = {"dropout": 0.2, **sized}
         self.estimator = _KINDS[task](**{**self.options, "model_options": model_options})
         further = None
         if unlabeled is not None:
@@ -169,15 +185,23 @@ class TableModel:
         labels: Any = table.labels
         self.estimator.fit(data.select(train), labels[train], further, weights, validation)
         self._check_progress(table.data.targets[train].numpy())  # type: ignore[index]
-        self.held_out = {}
+        if (balance := self.options.get("class_weight")) is not None:
+            by_class = compute_sample_weight(balance, labels[train])
+            weights = by_class if weights is None else by_class * weights
+        self.members, self.held_out = self._fit_members(table, train, weights), {}
         if len(test):
-            self._compare(table, train, test)
+            self._compare(table, train, test, weights)
             for line in self.summary():
                 tell(line)
         return self
 
     def read(self, df: Any, *, with_target: bool = True) -> Table:
-        """A table as the training table was read, with the target if it is there and wanted."""
+        """A table as the training table was read, with the target if it is there and wanted.
+
+        A :class:`Table` is taken as it is.
+        """
+        if isinstance(df, Table):
+            return df
         table = self._fitted().schema.read(df, with_target=with_target)
         _warn(table, None)
         return table
@@ -201,8 +225,12 @@ class TableModel:
 
         ``…_ci`` are 95 % intervals over sets.
         """
-        table = self._with_target(df)
-        return self._metrics(table.data.targets.numpy(), self._outputs(self._joined(table.data)))  # type: ignore
+        return self.evaluate_parts(df)[_PARTS["model"]]
+
+    def evaluate_parts(self, df: Any) -> dict[str, Metrics]:
+        """The same for the model and, of an ensemble, for each part alone."""
+        data = self._with_target(df).data
+        return self._metrics(data, self._parts(data))
 
     def importance(self, df: Any, repeats: int = 3) -> pd.DataFrame:
         """How much worse the log loss (or RMSE) gets when a feature's values are dealt to other rows at random.
@@ -239,7 +267,7 @@ class TableModel:
         Rows are reordered as in the table. With times that is a new order within ties alone, for the model reads rows
         sorted by time. At most ``sets`` sets are audited, drawn by ``seed``; no empty one.
         """
-        table = df if isinstance(df, Table) else self.read(df)
+        table = self.read(df)
         data = self._joined(table.data)
         chosen = data.lengths.nonzero()[:, 0]
         if len(chosen) > sets:
@@ -279,7 +307,8 @@ class TableModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model folder (:func:`anyorder.save`)."""
         kept = {"table": self._fitted().schema.to_dict(), "pooled": self.pooled, "held_out": self.held_out}
-        save(self.estimator, path, preprocessing=kept, log=self.estimator.history_)
+        beside, kept["members"] = (None, None) if self.members is None else self.members.tensors()
+        save(self.estimator, path, preprocessing=kept, log=self.estimator.history_, beside=beside)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableModel:
@@ -297,6 +326,9 @@ class TableModel:
             raise InputError(f"{path}: the table's schema in config.json does not fit the model; use another copy")
         model = cls(task=schema.task, missing=schema.missing, tie_within=schema.tie_within, pooled=kept["pooled"])
         model.estimator, model.schema, model.held_out = estimator, schema, kept["held_out"]
+        if kept["members"] is not None:
+            inner: Any = network.inner
+            model.members = Ensemble.of_tensors(saved.beside, kept["members"], inner.joined.size)
         return model
 
     def summary(self) -> list[str]:
@@ -304,10 +336,10 @@ class TableModel:
         if not self.held_out:
             return []
         lines = [f"on {self.held_out['sets']} sets held out from training, with 95 % intervals:"]
-        columns = {"this model": self.held_out["model"]}
-        if "yardstick" in self.held_out:
-            columns["pooled features with boosting"] = self.held_out["yardstick"]
-        lines += as_lines(columns)
+        lines += as_lines(self.held_out["metrics"])
+        if self.members is not None:
+            shares = ", ".join(f"{name} {weight:.2g}" for name, weight in self.members.weights.items())
+            lines.append(f"this model is a weighted mean: {shares}; a stream or an export is the network alone")
         if "ahead" in self.held_out:
             name, (low, high) = self.held_out["ahead"]
             if high < 0:
@@ -330,21 +362,39 @@ class TableModel:
             raise InputError(f"the table has no target column {names}, which the metrics need")
         return table
 
-    def _joined(self, data: SetData) -> SetData:
-        """The sets with pooled statistics among their static features; 0, the mean, where there is none."""
-        if not self.pooled:
-            return data
+    def _features(self, data: SetData) -> Tensor:
+        """Static features and pooled statistics ``[N, P]``; 0, the mean, where there is none."""
         statistics = torch.from_numpy(np.nan_to_num(pooled(data, self.schema)).astype(np.float32))
-        static = statistics if data.static is None else torch.cat([data.static, statistics], 1)
-        return dataclasses.replace(data, static=static)
+        return statistics if data.static is None else torch.cat([data.static, statistics], 1)
 
-    def _outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
-        """Probabilities ``[N, K]``, or numbers ``[N]``; of several targets ``[N, K]``."""
+    def _joined(self, data: SetData) -> SetData:
+        """The sets with pooled statistics among their static features."""
+        return dataclasses.replace(data, static=self._features(data)) if self.pooled else data
+
+    def _network(self, data: SetData, orderings: int = 1) -> np.ndarray:
+        """Probabilities ``[N, K]``, or numbers ``[N]``, of the network; of several targets ``[N, K]``."""
         read = self.estimator.predict if self.schema.task == "regression" else self.estimator.predict_proba
         return read(data, orderings)
 
-    def _metrics(self, truth: np.ndarray, outputs: np.ndarray) -> Metrics:
-        return metrics_of(self.schema.task, truth, outputs, self.random_state, self.schema.targets)
+    def _outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
+        """The same of all parts together; an ensemble reads the statistics that :meth:`_joined` added."""
+        outputs = self._network(data, orderings)
+        if self.members is None:
+            return outputs
+        return self.members.mixed(self.members.parts(outputs, data.static.numpy()))  # type: ignore[union-attr]
+
+    def _parts(self, data: SetData) -> dict[str, np.ndarray]:
+        """The outputs of the model and, of an ensemble, of each part."""
+        joined = self._joined(data)
+        network = self._network(joined)
+        if self.members is None:
+            return {_PARTS["model"]: network}
+        parts = self.members.parts(network, joined.static.numpy())  # type: ignore[union-attr]
+        return {_PARTS["model"]: self.members.mixed(parts), **{_PARTS[name]: part for name, part in parts.items()}}
+
+    def _metrics(self, data: SetData, outputs: dict[str, np.ndarray]) -> dict[str, Metrics]:
+        truth, task, targets = data.targets.numpy(), self.schema.task, self.schema.targets  # type: ignore[union-attr]
+        return {name: metrics_of(task, truth, found, self.random_state, targets) for name, found in outputs.items()}
 
     def _split(
         self, table: Table, by: tuple[np.ndarray, bool] | None
@@ -369,20 +419,32 @@ class TableModel:
         train, test = train_test_split(sets, test_size=held, random_state=self.random_state, stratify=strata)
         return np.sort(train), np.sort(test), None
 
-    def _compare(self, table: Table, train: np.ndarray, test: np.ndarray) -> None:
-        task, data = self.schema.task, table.data
-        truth = data.targets.numpy()  # type: ignore[union-attr]
-        ours = self._outputs(self._joined(data.select(test)))
-        self.held_out = {"sets": len(test), "model": self._metrics(truth[test], ours)}
-        if not self.yardstick:
-            return
-        features = pooled(data, self.schema)
-        features = features if data.static is None else np.hstack([data.static.numpy(), features])
-        weight = self.options.get("class_weight")
-        weights = None if weight is None else compute_sample_weight(weight, table.labels[train])  # type: ignore[index]
-        theirs = boosted(task, features[train], truth[train], features[test], ours.shape, weights, self.random_state)
-        self.held_out["yardstick"] = self._metrics(truth[test], theirs)
-        self.held_out["ahead"] = difference(task, truth[test], ours, theirs, self.random_state)
+    def _fit_members(self, table: Table, train: np.ndarray, weights: np.ndarray | None) -> Ensemble | None:
+        """Models of pooled features beside the network. None if they are not wanted, or of too few sets."""
+        data, targets = table.data.select(train), table.data.targets[train].numpy()  # type: ignore[index]
+        plain = targets.ndim == 1 and self.options.get("loss", "squared") == "squared"
+        classes = len(self.schema.classes or ())
+        least = np.bincount(targets, minlength=classes).min() if classes and plain else 2
+        if not (self.ensemble and self.pooled and plain) or len(train) < FEWEST or least < 2:
+            return None
+        validation, joined = None, self._joined(data)
+        if len(held := self.estimator.validation_sets_.numpy()):
+            validation = held, self._network(joined.select(held))
+        features = joined.static.numpy()  # type: ignore[union-attr]
+        return Ensemble.fit(classes, features, targets, weights, validation, self.random_state)
+
+    def _compare(self, table: Table, train: np.ndarray, test: np.ndarray, weights: np.ndarray | None) -> None:
+        """Measure the model on sets held out, beside the yardstick: pooled features with boosting."""
+        task, data, seed = self.schema.task, table.data.select(test), self.random_state
+        outputs, truth = self._parts(data), table.data.targets.numpy()  # type: ignore[union-attr]
+        ours, yardstick = outputs[_PARTS["model"]], _PARTS["boosting"]
+        if self.yardstick and self.members is None:
+            features = self._features(table.data).numpy()
+            fitted = features[train], truth[train], features[test], ours.shape, weights, seed
+            outputs[yardstick] = boosted(task, *fitted)
+        self.held_out = {"sets": len(test), "metrics": self._metrics(data, outputs)}
+        if self.yardstick:
+            self.held_out["ahead"] = difference(task, truth[test], ours, outputs[yardstick], seed)
 
     def _check_progress(self, targets: np.ndarray) -> None:
         """Refuse a network whose loss ends far above that of a constant prediction: the best epoch was luck."""
@@ -463,7 +525,7 @@ class TableStream:
                 raise InputTypeError(f"static must hold the static features {names}; got None")
             given = schema.encode_static(static)[0]
         output = self._stream.value(given)
-        return output if schema.task == "regression" else self._model.estimator._finish(output[None])[0]
+        return output if schema.task == "regression" else self._model.estimator.shares(output)
 
 
 def _about(table: Table) -> list[str]:

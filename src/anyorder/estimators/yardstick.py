@@ -34,7 +34,7 @@ def pooled(data: SetData, schema: TableSchema) -> np.ndarray:
             values = block[rows, known + codes]
             parts.append(_statistics(values, sets[rows] * known + codes, count * known, of_ties).reshape(count, -1))
         elif not known:
-            parts.append(_statistics(block[:, 0], sets, count, ties))
+            parts += [_statistics(column, sets, count, ties) for column in block.T]
     if ties is not None:
         parts.append(_statistics(elements[:, at], sets, count, None)[:, :2])
     return np.concatenate(parts, axis=1)

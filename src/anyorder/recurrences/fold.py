@@ -262,5 +262,6 @@ def _require_finite(lasts: list[Tensor]) -> None:
         return
     if not all(bool(torch.isfinite(last.detach().sum())) for last in lasts):
         raise InputError(
-            "elements must be small enough for a Fold's states, which overflowed; standardise the elements"
+            "elements must be small enough for a Fold's states, which overflowed; standardise the elements, "
+            "or lower the learning rate"
         )

@@ -1,0 +1,185 @@
+"""Models of pooled features beside the network: fitted by scikit-learn, kept and predicted as plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, from_numpy
+
+from anyorder.checks import InputError
+
+Arrays = dict[str, np.ndarray]
+_ROWS = 4096  # sets whose ways through all trees are followed at once
+_LEAST = 1e-12  # probability
+FEWEST = 20  # sets, for folds
+_MANY = 10_000  # sets, from which on two folds do
+_FARTHEST = 10.0  # standard deviations from the mean of a feature
+
+
+@dataclass
+class Ensemble:
+    """Boosted trees and a linear model of pooled features, averaged with a network.
+
+    Outputs are probabilities ``[N, classes]``, whose logarithms are averaged, or numbers ``[N]`` with ``classes=0``.
+    ``weights`` are those of the members and of the network; they sum to 1.
+    """
+
+    classes: int
+    members: dict[str, Arrays]
+    weights: dict[str, float]
+
+    @classmethod
+    def fit(
+        cls,
+        classes: int,
+        features: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray | None,
+        validation: tuple[np.ndarray, np.ndarray] | None,
+        seed: int,
+    ) -> Self:
+        """Members fitted on all sets, two of each class or more. Their settings are the best out of fold.
+
+        ``validation``: sets that the network was not fitted on, and its outputs there. They choose its weight, which
+        is 1/2 without them.
+        """
+        folds: Any = StratifiedKFold if classes else KFold
+        folds = folds(5 if len(targets) < _MANY else 2, shuffle=True, random_state=seed)
+        scaler = StandardScaler().fit(features)
+        members, unseen = {}, []
+        for name, candidates in _candidates(classes, seed).items():
+            read = features if name == "boosting" else _standard(features, scaler.mean_, scaler.scale_)
+            method, given = ("predict_proba" if classes else "predict"), {"sample_weight": weights}
+            found = [
+                cross_val_predict(model, read, targets, cv=folds, method=method, params=given) for model in candidates
+            ]
+            best = int(np.argmin([np.average(_losses(outputs, targets), weights=weights) for outputs in found]))
+            model = clone(candidates[best]).fit(read, targets, sample_weight=weights)
+            members[name] = tree_arrays(model) if name == "boosting" else line_arrays(model, scaler)
+            unseen.append(found[best])
+        share = _share(unseen[0], unseen[1], targets, weights)
+        own = 0.5
+        if validation is not None:
+            chosen, network = validation
+            mixed = _mixed([(share, unseen[0]), (1 - share, unseen[1])])[chosen]
+            own = _share(network, mixed, targets[chosen], None if weights is None else weights[chosen])
+        parts = ("network", own), ("boosting", (1 - own) * share), ("linear", (1 - own) * (1 - share))
+        return cls(classes, members, dict(parts))
+
+    def parts(self, network: np.ndarray, features: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs of the network, as they are given, and of each member."""
+        outputs = {"network": network}
+        for name, arrays in self.members.items():
+            scores = scores_of(arrays, features.astype(np.float64))
+            if self.classes == 2:
+                scores = np.hstack([np.zeros_like(scores), scores])
+            outputs[name] = softmax(scores, 1) if self.classes else scores[:, 0]
+        return outputs
+
+    def mixed(self, parts: dict[str, np.ndarray]) -> np.ndarray:
+        """The weighted mean of all :meth:`parts`."""
+        return _mixed([(weight, parts[name]) for name, weight in self.weights.items()])
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that :meth:`of_tensors` needs, as named tensors and JSON values."""
+        named = {f"{name}.{key}": from_numpy(a) for name, arrays in self.members.items() for key, a in arrays.items()}
+        return named, {"classes": self.classes, "weights": self.weights}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], details: Mapping[str, Any], width: int) -> Self:
+        """The ensemble of what :meth:`tensors` returned, for features ``[N, width]``."""
+        members: dict[str, Arrays] = {"boosting": {}, "linear": {}}
+        for path, tensor in tensors.items():
+            name, key = path.split(".")
+            members[name][key] = tensor.numpy()
+        trees, last = members["boosting"], len(members["boosting"].get("value", ())) - 1
+        sound = [*map(len, members.values())] == [7, 4] and len(members["linear"]["coef"]) == width
+        least = {"feature": 0, "left": np.arange(last + 1), "right": np.arange(last + 1), "roots": 0}
+        for key, low in least.items():  # a child stands after its parent, so every way ends
+            high = width - 1 if key == "feature" else last
+            sound = sound and bool(((trees[key] >= low) & (trees[key] <= high)).all())
+        if not sound:
+            raise InputError("members must be boosted trees and a linear model of the network's static features")
+        return cls(details["classes"], members, details["weights"])
+
+
+def _candidates(classes: int, seed: int) -> dict[str, list[Any]]:
+    """The models of each kind, of which the best out of fold is taken."""
+    kind: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    settings = {"learning_rate": 0.05, "max_features": 0.3, "random_state": seed}
+    trees = [kind(max_iter=n, max_leaf_nodes=leaves, **settings) for n, leaves in ((80, 7), (200, 15))]
+    strengths = (1e-3, 1e-2, 0.1, 1.0)
+    lines = [LogisticRegression(C=c, max_iter=300) if classes else Ridge(1 / c) for c in strengths]
+    return {"boosting": trees, "linear": lines}
+
+
+def _losses(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The loss of each set: squared error, or minus the logarithm of the probability."""
+    if outputs.ndim == 1:
+        return (outputs - targets) ** 2
+    return -np.log(np.maximum(outputs[np.arange(len(targets)), targets], _LEAST))
+
+
+def _mixed(parts: list[tuple[float, np.ndarray]]) -> np.ndarray:
+    """The weighted mean of outputs; of probabilities, that of their logarithms."""
+    if parts[0][1].ndim == 1:
+        return sum(weight * outputs for weight, outputs in parts)  # type: ignore[return-value]
+    return softmax(sum(weight * np.log(np.maximum(outputs, _LEAST)) for weight, outputs in parts), 1)
+
+
+def _share(one: np.ndarray, other: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
+    """The weight of ``one`` beside ``other``: its posterior mean, of a uniform prior on a grid.
+
+    Few sets leave it near 1/2. Numbers are taken as normal, with the variance of their errors.
+    """
+    grid, count = np.linspace(0, 1, 21), len(targets)
+    pairs = [_mixed([(share, one), (1 - share, other)]) for share in grid]
+    losses = np.array([np.average(_losses(pair, targets), weights=weights) for pair in pairs])
+    return float(softmax(-count * (losses if one.ndim == 2 else np.log(losses + 1e-300) / 2)) @ grid)
+
+
+def _standard(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return ((features - mean) / scale).clip(-_FARTHEST, _FARTHEST)
+
+
+def line_arrays(model: Any, scaler: StandardScaler) -> Arrays:
+    """A linear model as arrays: ``coef [P, K]``."""
+    coef = np.ascontiguousarray(np.atleast_2d(model.coef_).T)
+    return {"mean": scaler.mean_, "scale": scaler.scale_, "coef": coef, "intercept": np.atleast_1d(model.intercept_)}
+
+
+def tree_arrays(model: Any) -> Arrays:
+    """Boosted trees as arrays over all nodes; a leaf is its own child. ``roots [iterations, K]``."""
+    trees = [tree.nodes for stage in model._predictors for tree in stage]
+    sizes, nodes = [len(tree) for tree in trees], np.concatenate(trees)
+    roots, own = np.cumsum([0, *sizes[:-1]]), np.arange(len(nodes))
+    leaf, first = nodes["is_leaf"].astype(bool), np.repeat(roots, sizes)
+    children = {side: np.where(leaf, own, first + nodes[side].astype(np.int64)) for side in ("left", "right")}
+    split = {"feature": nodes["feature_idx"].copy(), "threshold": nodes["num_threshold"].copy()}
+    ends = {"value": nodes["value"].copy(), "roots": roots.reshape(len(model._predictors), -1)}
+    return {**split, **children, **ends, "baseline": model._baseline_prediction[0].copy()}
+
+
+def scores_of(arrays: Arrays, features: np.ndarray) -> np.ndarray:
+    """``[N, K]``: what the linear model or the trees say of ``features [N, P]`` before the softmax."""
+    if "coef" in arrays:
+        return _standard(features, arrays["mean"], arrays["scale"]) @ arrays["coef"] + arrays["intercept"]
+    scores = []
+    for begin in range(0, len(features), _ROWS):
+        part = features[begin : begin + _ROWS]
+        rows, before = np.arange(len(part))[:, None], None
+        at = np.broadcast_to(arrays["roots"].ravel(), (len(part), arrays["roots"].size))
+        while before is None or (at != before).any():
+            left = part[rows, arrays["feature"][at]] <= arrays["threshold"][at]
+            before, at = at, np.where(left, arrays["left"][at], arrays["right"][at])
+        scores.append(arrays["value"][at].reshape(len(part), *arrays["roots"].shape).sum(1))
+    return np.concatenate(scores) + arrays["baseline"]
