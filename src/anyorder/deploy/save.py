@@ -3,6 +3,7 @@
 A folder holds ``model.safetensors`` (numbers) and ``config.json`` (the model's name and arguments, the SHA-256 of the
 weights, preprocessing). Each names its own digest. Loading builds a model of this library by name. No pickle is ever
 opened.
+Models that stand beside a network, such as boosted trees, are numbers in the same files.
 ``log.jsonl``, a line for each epoch of training, is for people to read and is not loaded.
 """
 
@@ -38,6 +39,7 @@ from anyorder.files import (
 from anyorder.models import MODELS, SetModel
 
 FORMAT_VERSION = 3
+_BESIDE = "beside."  # begins the names of tensors that are not the model's
 _ESTIMATORS = ("SetClassifier", "SetRegressor")
 _LARGEST_CONFIG = 1 << 26  # bytes
 _NOT_SIZES = {"seed", "gate_bias_span", "typical_size"}  # arguments that cost no memory
@@ -53,6 +55,7 @@ class SavedModel:
     model: SetModel
     estimator: Any
     preprocessing: dict[str, Any] | None
+    beside: dict[str, torch.Tensor]
 
 
 def save(
@@ -61,6 +64,7 @@ def save(
     *,
     preprocessing: Mapping[str, Any] | None = None,
     log: Sequence[Mapping[str, Any]] | None = None,
+    beside: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Write a set model or a fitted estimator as a folder, all of it or nothing.
 
@@ -70,6 +74,7 @@ def save(
         path: The folder. A model that is there is replaced.
         preprocessing: JSON values to keep with the model, such as the schema of a table.
         log: A dict for each epoch of training (``history``), for people to read.
+        beside: Named tensors of models that stand beside this one, such as boosted trees.
 
     >>> import tempfile, anyorder as ao
     >>> folder = Path(tempfile.mkdtemp()) / "model"
@@ -90,7 +95,7 @@ def save(
         )
     tensors = model.state_dict()
     _check_weights(tensors, model)
-    weights = tensors_to_bytes(tensors)
+    weights = tensors_to_bytes(tensors | {_BESIDE + name: tensor for name, tensor in (beside or {}).items()})
     config = {
         "digest": NO_DIGEST,
         "format": "anyorder",
@@ -138,6 +143,7 @@ def _rebuild(config: Mapping[str, Any], weights: Path) -> SavedModel:
 
     def check(tensors: dict[str, torch.Tensor], _: Any) -> None:
         """Names, shapes and dtypes must fit before memory is spent."""
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_BESIDE)}
         numbers = sum(tensor.numel() for tensor in tensors.values())
         for argument, size in _sizes(arguments):  # a width or a count of layers costs time and memory
             most = len(tensors) if argument in _COUNTS else max(numbers, 4096)
@@ -153,6 +159,7 @@ def _rebuild(config: Mapping[str, Any], weights: Path) -> SavedModel:
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != config["sha256"]:
             raise InputError(f"{WEIGHTS} is not the file that {CONFIG} names by its SHA-256")
+    beside = {n.removeprefix(_BESIDE): tensors.pop(n).clone() for n in list(tensors) if n.startswith(_BESIDE)}
     with torch.random.fork_rng(devices=[]):
         model = MODELS[name](**arguments)
     _check_weights(tensors, model)
@@ -161,7 +168,7 @@ def _rebuild(config: Mapping[str, Any], weights: Path) -> SavedModel:
     if config["estimator"] is not None:
         kind = getattr(anyorder, one_of("estimator", config["estimator"]["name"], _ESTIMATORS))
         estimator = kind.from_storage_parts(model, config["estimator"]["details"])
-    return SavedModel(model.eval(), estimator, config["preprocessing"])
+    return SavedModel(model.eval(), estimator, config["preprocessing"], beside)
 
 
 def _check_weights(tensors: Mapping[str, torch.Tensor], model: SetModel) -> None:

@@ -230,7 +230,7 @@ class TableModel:
     def evaluate_parts(self, df: Any) -> dict[str, Metrics]:
         """The same for the model and, of an ensemble, for each part alone."""
         data = self._with_target(df).data
-        return self._metrics(data, self._parts(data))
+        return self._metrics(data, self._parts(self._joined(data)))
 
     def importance(self, df: Any, repeats: int = 3) -> pd.DataFrame:
         """How much worse the log loss (or RMSE) gets when a feature's values are dealt to other rows at random.
@@ -376,21 +376,16 @@ class TableModel:
         read = self.estimator.predict if self.schema.task == "regression" else self.estimator.predict_proba
         return read(data, orderings)
 
-    def _outputs(self, data: SetData, orderings: int = 1) -> np.ndarray:
-        """The same of all parts together; an ensemble reads the statistics that :meth:`_joined` added."""
-        outputs = self._network(data, orderings)
-        if self.members is None:
-            return outputs
-        return self.members.mixed(self.members.parts(outputs, data.static.numpy()))  # type: ignore[union-attr]
-
-    def _parts(self, data: SetData) -> dict[str, np.ndarray]:
-        """The outputs of the model and, of an ensemble, of each part."""
-        joined = self._joined(data)
-        network = self._network(joined)
+    def _parts(self, joined: SetData, orderings: int = 1) -> dict[str, np.ndarray]:
+        """The outputs of the model and, of an ensemble, of each part, which reads the statistics of :meth:`_joined`."""
+        network = self._network(joined, orderings)
         if self.members is None:
             return {_PARTS["model"]: network}
         parts = self.members.parts(network, joined.static.numpy())  # type: ignore[union-attr]
         return {_PARTS["model"]: self.members.mixed(parts), **{_PARTS[name]: part for name, part in parts.items()}}
+
+    def _outputs(self, joined: SetData, orderings: int = 1) -> np.ndarray:
+        return self._parts(joined, orderings)[_PARTS["model"]]
 
     def _metrics(self, data: SetData, outputs: dict[str, np.ndarray]) -> dict[str, Metrics]:
         truth, task, targets = data.targets.numpy(), self.schema.task, self.schema.targets  # type: ignore[union-attr]
@@ -436,7 +431,7 @@ class TableModel:
     def _compare(self, table: Table, train: np.ndarray, test: np.ndarray, weights: np.ndarray | None) -> None:
         """Measure the model on sets held out, beside the yardstick: pooled features with boosting."""
         task, data, seed = self.schema.task, table.data.select(test), self.random_state
-        outputs, truth = self._parts(data), table.data.targets.numpy()  # type: ignore[union-attr]
+        outputs, truth = self._parts(self._joined(data)), table.data.targets.numpy()  # type: ignore[union-attr]
         ours, yardstick = outputs[_PARTS["model"]], _PARTS["boosting"]
         if self.yardstick and self.members is None:
             features = self._features(table.data).numpy()
