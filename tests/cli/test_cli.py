@@ -248,10 +248,10 @@ CONFIG = 'table = "t.csv"\nset-id = "visit"\ntarget = "outcome"\nepochs = 1\nhid
 
 def test_a_file_of_options_replaces_defaults_and_the_command_line_wins(succeed, table):
     more = 'features = ["dose"]\npooled = false\nembedding = 3\ndropout = 0.1\n'
-    (table / "run.toml").write_text(CONFIG + more)
+    (table / "run.toml").write_text(CONFIG + 'cell = "gru"\n' + more)
     succeed("train --config run.toml --out model --hidden 5 --no-yardstick --device cpu")
     model = ao.load("model")
-    assert model.get_params()["model_options"] == {"hidden": 5, "encoder": [3], "dropout": 0.1}
+    assert model.get_params()["model_options"] == {"cell": "gru", "hidden": 5, "encoder": [3], "dropout": 0.1}
     assert [model.clip, model.epochs, model.device, model.n_features_in_] == [None, 1, "cpu", 1]
 
 
@@ -377,7 +377,9 @@ def test_events_go_from_the_long_form_to_figures_an_audit_and_a_graph(succeed, r
     stays(30, seed=1).to_csv("new.csv", index=False)
     out = succeed(f"train t.csv {EVENTS} --epochs 15 --class-weight balanced --out model")
     assert "parameter: read as 2 categories" in out
-    assert re.search(r"on 9 sets held out from training.*\n +this model +pooled features with boosting\naccuracy ", out)
+    assert re.search(
+        r"on 9 sets held out.*\n +this model +its network +pooled features with boosting .*\naccuracy ", out
+    )
     model = ao.TableModel.load("model")
     assert model.schema.tie_within == "1.5"
     assert model.estimator.class_weight == "balanced"
@@ -752,5 +754,5 @@ def test_force_never_replaces_what_is_no_model(refused, here):
 
 def test_a_training_that_is_refused_leaves_no_run_behind(refused, tmp_path):
     visits(outcome=lambda r: r.groupby("visit")["dose"].transform("sum")).to_csv("t.csv", index=False)
-    assert "diverged" in refused(f"{TRAIN} --learning-rate 1e30 --validation-fraction 0")
+    assert "lower the learning rate" in refused(f"{TRAIN} --learning-rate 1e30 --validation-fraction 0")
     assert os.listdir(tmp_path / "home" / "runs") == []
