@@ -52,8 +52,4 @@ def test_a_mean_of_many_agrees_with_theory():
     low, high = mean_interval(-np.exp(values))
     assert (-high, -low) == pytest.approx(mean_interval(np.exp(values)))
     assert mean_interval(np.array([1e200, -1e200, 0])) is mean_interval(np.ones(1)) is None
-
-
-@pytest.mark.parametrize(("rate", "expected"), [(0.0, (0.0, 0.1684)), (1.0, (0.8316, 1.0))])
-def test_no_flip_and_all_flips_have_exact_bounds(rate, expected):
-    assert rate_interval(np.full(20, rate)) == pytest.approx(expected, abs=1e-4)
+    assert rate_interval(np.ones(20)) == pytest.approx((0.8316, 1.0), abs=1e-4)

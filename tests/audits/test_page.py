@@ -17,15 +17,7 @@ from predictors import rng
 
 HOSTILE = "<script>alert(1)</script>"
 CHROMIUM = shutil.which("chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
 
 
 @pytest.fixture(scope="module")
@@ -234,15 +226,14 @@ def test_in_a_browser(visit, pages, name, width, scheme):
         assert smallest >= 9
     assert page.get_by_text(HOSTILE, exact=False).first.is_visible()
     assert page.evaluate("document.querySelectorAll('script, img, iframe, [onmouseover], [onerror]').length") == 0
-    ink, paper = page.evaluate(
-        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
-    )
-    assert contrast(ink, paper) > 7
-    quiet = page.evaluate("getComputedStyle(document.querySelector('header.top')).color")
-    assert contrast(quiet, paper) > 4.5
-    axis = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
-    card = page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor")
-    assert contrast(axis, card) > 4.5
+
+    def style(selector, name):
+        return page.evaluate(f"getComputedStyle(document.querySelector({selector!r})).{name}")
+
+    paper = style("body", "backgroundColor")
+    assert contrast(style("body", "color"), paper) > 7
+    assert contrast(style("header.top", "color"), paper) > 4.5
+    assert contrast(style("figure svg text", "fill"), style("figure", "backgroundColor")) > 4.5
     assert (contrast(paper, "rgb(0, 0, 0)") < 3) == (scheme == "dark")
     assert opened.complaints == []
     assert opened.requests == [path.as_uri()]

@@ -39,7 +39,8 @@ def test_the_dtype_is_that_of_the_elements() -> None:
 def test_ties_and_static_features_go_with_their_elements_and_sets() -> None:
     data = SetData.of(RAGGED, ties=[[7, 7, 9], [], [3], [4]], static=[[0.0], [1.0], [2.0], [3.0]])
     assert data.ties_of([2, 0]).tolist() == [[3, 0, 0], [7, 7, 9]]
-    chosen = SetData.of(data.select([2, 0, 3]), y=[1, 2, 3])
+    chosen = SetData.of(SetData.of(data.select([2, 0, 3]), weights=[4, 5, 6]), y=[1, 2, 3])
+    assert (chosen.targets.tolist(), chosen.weights.tolist()) == ([1, 2, 3], [4, 5, 6])
     assert chosen.ties.tolist() == [3, 7, 7, 9, 4]
     assert chosen.static.tolist() == [[2.0], [0.0], [3.0]]
     assert SetData.of(RAGGED).ties_of([0]) is None
@@ -84,13 +85,6 @@ def test_a_block_and_a_list_of_its_rows_are_the_same_sets(kind) -> None:
     assert lengths is None
     assert elements.numpy().tolist() == block[[3, 1]].tolist()
     assert SetData.of(block[:, :, 0]).batch([0])[0].shape == (1, 3, 1)
-
-
-def test_set_data_of_set_data_replaces_only_what_is_given(ragged) -> None:
-    again = SetData.of(ragged, y=[5, 6, 7, 8])
-    assert again.targets.tolist() == [5, 6, 7, 8]
-    assert again.weights.tolist() == [1, 2, 3, 4]
-    assert torch.equal(again.offsets, ragged.offsets)
 
 
 def test_targets_and_weights_may_be_series_of_any_index() -> None:

@@ -81,14 +81,6 @@ def test_the_relu_cell_holds_theorem_4():
     assert torch.equal(model(bits), bits.sum(1) % 2)
 
 
-def test_an_own_recurrence_is_read_whole():
-    lstm = ao.recurrence(nn.LSTM(3, 4, num_layers=2, batch_first=True))
-    model = RecurrentSetModel(3, 2, lstm)
-    elements = torch.randn(5, 6, 3)
-    h, c = lstm.scan(elements).last
-    torch.testing.assert_close(model(elements), model.readout.head(torch.cat([h.flatten(1), c.flatten(1)], 1)))
-
-
 def test_an_own_head_on_an_own_recurrence_gets_the_state_as_it_is():
     class Difference(nn.Module):
         def forward(self, state: dict[str, Tensor]) -> Tensor:

@@ -16,12 +16,11 @@ SIZES = [3, 5, 1, 4]
 
 def forms(sets: list[Tensor]) -> dict[str, Any]:
     elements, lengths = ao.pad(sets)
-    forms = {
+    return {
         "packed": pack_sequence(sets, enforce_sorted=False),
         "packed time first": pack_padded_sequence(elements.transpose(0, 1), lengths, enforce_sorted=False),
         "jagged": torch.nested.as_nested_tensor(sets, layout=torch.jagged),
     }
-    return forms
 
 
 FORMS = list(forms([torch.zeros(1, 2)]))

@@ -205,11 +205,6 @@ class Shifted(nn.GRU):
         return tree_map(lambda leaf: leaf + 1, super().forward(*inputs))
 
 
-def test_a_start_that_is_called_is_given_the_batch_size() -> None:
-    r = ao.recurrence(lambda element, state: state + element, start=lambda batch: torch.full((batch, 1), 2.0))
-    assert r.scan(torch.ones(3, 4, 1)).last.tolist() == [[6.0]] * 3
-
-
 class Starter(nn.Module):
     """A learned start, called as a module or through its method."""
 
