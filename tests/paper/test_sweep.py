@@ -106,6 +106,9 @@ def test_selection_uses_validation_alone_and_waits_for_the_whole_search():
         if row["setting"]["weight"] == 3.0 and row["seed"] == 1:
             row["validation"] = {"loss": math.nan}  # a setting that diverged once is never chosen
     assert experiment.choice("smoke", "a", {"n": 5}, rows) == {"weight": 2.0}
+    assert experiment.at_the_edge("smoke", rows) == []
+    largest = [{**row, "validation": {"loss": -row["setting"]["weight"]}} for row in rows]
+    assert ("a", "weight", 5.0) in experiment.at_the_edge("smoke", largest)
 
 
 def diverging(trial, data, workdir):

@@ -37,17 +37,8 @@ CURVE_POINTS = 30
 GAP_SETS = 512  # test sets on which the dependence on order is measured
 
 
-def state_gap_squared(
-    model: nn.Module, elements: Tensor, lengths: Tensor | None, *, law: Any = None, **draw: Any
-) -> Tensor:
-    """The squared distance of end states of two orderings of a set, over that of two sets."""
-    law = law or PermutationPenalty(relative=False)
-    trajectory = trajectory_of(model, elements, lengths)
-    return law(trajectory, **draw) / law.spread(trajectory.last, trajectory.recurrence).sum()
-
-
 def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", orderings: int | None = None) -> list[Outcome]:
-    """Train ``trial.method`` and test it: an outcome for each test length.
+    """Train ``trial.method`` and test it: an outcome for each test length (or test part, or number of orderings).
 
     Numbers: ``task``, ``alphabet``, ``n`` (or ``[least, most]``), ``labels``, ``validation``, ``test`` (numbers of
     sets), ``embedding`` (dimensions of the frozen random input; None feeds the number itself), ``lengths`` (of test
@@ -57,8 +48,8 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
     Real data: ``data`` or ``points`` (which set), ``labels`` (the share of the training part that keeps them),
     ``validation`` (its share), ``standardize`` (True, or the deviation that every feature gets), ``votes`` (orderings
     that π-SGD averages over), ``track`` (measure the validation part after every epoch and keep the best). With
-    ``orderings`` a recurrence is also tested by the mean of its answers to that many orderings of each set. A row each
-    for ``test_on``, the names of the sets whose test parts are read, or for ``reads``, numbers of orderings.
+    ``orderings`` a recurrence is also tested by the mean over that many orderings. An outcome each for ``test_on``,
+    the names of sets whose test parts are read, or for ``reads``, numbers of orderings.
 
     Both: ``steps`` and ``epochs`` (whichever is longer), what :class:`TrainConfig` takes, ``label_smoothing``,
     ``target_gap`` (an ``AdaptiveWeight`` instead of a weight), ``stretch``, ``begin_with`` and ``begin_anew``
@@ -158,11 +149,9 @@ def _settle(model: Any, problem: Numbers | Recorded, within: float) -> None:
     elements, lengths = problem.labeled.batch(torch.arange(min(1000, len(problem.labeled))))
     model.recurrence.settle(model.encode(elements, lengths), lengths, within=within)
     after = problem.figures(model, problem.validation)
-    worse = (
-        after["rmse"] > 1.05 * before["rmse"]
-        if "accuracy" not in after
-        else after["accuracy"] < before["accuracy"] - 0.01
-    )
+    worse = after.get("rmse", 0.0) > 1.05 * before.get("rmse", 0.0)
+    if "accuracy" in after:
+        worse = after["accuracy"] < before["accuracy"] - 0.01
     if worse:
         model.load_state_dict(kept)
 
@@ -275,7 +264,9 @@ def state_gap(model: nn.Module, data: SetData, generator: torch.Generator) -> fl
     order = order[torch.argsort(owner[order], stable=True)]  # every set in a random order of its own
     if isinstance(model, RecurrentSetModel):
         few = torch.arange(max(2, min(len(data), 2**16 // int(data.lengths.max()))))
-        return float(state_gap_squared(model, *data.batch(few), generator=generator))
+        law, trajectory = PermutationPenalty(relative=False), trajectory_of(model, *data.batch(few))
+        spread = law.spread(trajectory.last, trajectory.recurrence).sum()
+        return float(law(trajectory, generator=generator) / spread)
     given, moved = predict(model, data), predict(model, SetData(data.elements[order], data.offsets))
     return float((given - moved).square().mean() / (2 * given.var(0).mean()).clamp_min(1e-30))
 

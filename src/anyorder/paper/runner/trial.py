@@ -266,13 +266,13 @@ class Experiment:
         return validation.get(self.select, math.nan) * (-1 if self.select in ("loss", "mae", "rmse") else 1)
 
     def at_the_edge(self, scale: str, rows: Sequence[Row]) -> list[tuple[str, str, float]]:
-        """Where a decided choice lies at the end of its grid: method, setting and value, for numbers above 0."""
+        """Where a decided choice ends a grid of three or more numbers: method, setting and value."""
         plan, found = self.plan(scale), set()
         for (method, candidates), cell in itertools.product(plan.methods.items(), grid(**plan.over)):
             choice = self.choice(scale, method, cell, rows) or {}
-            for key in {"learning_rate", "penalty_weight"} & choice.keys():
-                values = sorted({c[key] for c in candidates if c.get(key)})
-                if len(values) > 1 and choice[key] in (values[0], values[-1]):
+            for key in varied(candidates):
+                values = sorted({c[key] for c in candidates if isinstance(c.get(key), int | float)})
+                if len(values) > 2 and choice.get(key) in (values[0], values[-1]):
                     found.add((method, key, choice[key]))
         return sorted(found)
 
