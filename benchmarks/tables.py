@@ -52,13 +52,13 @@ class Problem:
     frame: pd.DataFrame
     roles: dict[str, Any]
     task: str
-    what: str
     missing: str = "error"
     learn: int | None = None  # None: 80 % of the sets
     test: int | None = None  # None: 20 %
     group: str | None = None  # sets of one group go to one side
     epochs: int = 30
     splits: int = 5
+    rates: tuple[float, ...] = (3e-3, 1e-3)  # learning rates of the networks
 
     def split(self, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The rows of the sets to learn from (validation sets included) and of the test sets."""
@@ -91,10 +91,8 @@ def physionet(stays: int | None = None) -> Problem:
     frame["parameter"] = loaded["parameter_names"][loaded["parameter"]]
     static = [name for name in columns if name.startswith("static")]
     roles = {"set_id": "stay", "target": "death", "time": "minute", "name": "parameter", "value": "value"}
-    of = "" if stays is None else f", {stays * 5 // 4} of them to learn from"
-    what = f"PhysioNet 2012, set a{of}: death in hospital, 13.9 %; 433 events a stay of 37 parameters, in ties"
     learn = None if stays is None else stays * 5 // 4
-    return Problem(frame, {**roles, "static": static}, "classification", what, "mean", learn, epochs=10)
+    return Problem(frame, {**roles, "static": static}, "classification", "mean", learn, epochs=10, rates=(3e-3,))
 
 
 def ecg() -> Problem:
@@ -102,9 +100,8 @@ def ecg() -> Problem:
     values = np.concatenate([loaded["x_train"], loaded["x_test"]])
     labels = np.concatenate([loaded["y_train"], loaded["y_test"]])
     frame = _long(values[:, :, None], ["voltage"], {"label": np.char.add("class ", labels.astype(str))})
-    what = "ECG5000: five kinds of heart beat, 140 steps in order; 500 beats to learn from, 1,000 tested"
     roles = {"set_id": "set", "target": "label", "time": "step"}
-    return Problem(frame, roles, "classification", what, learn=500, test=1000, epochs=40)
+    return Problem(frame, roles, "classification", learn=500, test=1000, epochs=40)
 
 
 def hapt() -> Problem:
@@ -114,16 +111,15 @@ def hapt() -> Problem:
     labels = {"label": np.char.add("activity ", parts["y"][chosen].astype(str)), "subject": parts["subject"][chosen]}
     channels = [f"{kind} {axis}" for kind in ("acceleration", "rotation") for axis in "xyz"]
     frame = _long(parts["x"][chosen], channels, labels)
-    what = "HAPT windows: six activities, 128 steps of 6 channels in order; 3,000 windows, split by subject"
-    return Problem(frame, {"set_id": "set", "target": "label", "time": "step"}, "classification", what, group="subject")
+    return Problem(frame, {"set_id": "set", "target": "label", "time": "step"}, "classification", group="subject")
 
 
-def bags(name: str, what: str) -> Problem:
+def bags(name: str) -> Problem:
     loaded = np.load(DATA_FOLDER / "mil" / "mil_bags.npz")
     frame = pd.DataFrame(loaded[f"{name}_x"]).rename(columns=lambda number: f"feature {number}")
     _, numbers = np.unique(loaded[f"{name}_bag"], return_inverse=True)
     frame["bag"], frame["label"] = numbers, np.where(loaded[f"{name}_y"][numbers] == 1, "yes", "no")
-    return Problem(frame, {"set_id": "bag", "target": "label"}, "classification", what, epochs=40, splits=10)
+    return Problem(frame, {"set_id": "bag", "target": "label"}, "classification", epochs=40, splits=10)
 
 
 def baskets() -> Problem:
@@ -135,8 +131,7 @@ def baskets() -> Problem:
     total = np.bincount(sets, score)
     frame = pd.DataFrame({"basket": sets, "kind": np.char.add("kind ", kinds.astype(str)), "price": prices})
     frame["label"] = _drawn(total / total.std() * 2, draws)[sets]
-    what = "generated baskets: 30 kinds, prices; the log-odds are a sum over items; sets of 1 to 15"
-    return Problem(frame, {"set_id": "basket", "target": "label"}, "classification", what, learn=1500, test=2000)
+    return Problem(frame, {"set_id": "basket", "target": "label"}, "classification", learn=1500, test=2000)
 
 
 def rare() -> Problem:
@@ -158,8 +153,7 @@ def rare() -> Problem:
              (("pulse", pulse), ("oxygen", oxygen), ("weight", 70 + draws.normal(0, 12, count)[patients]))]  # fmt: skip
     frame = pd.concat(parts).sample(frac=0.85, random_state=0)
     roles = {"set_id": "patient", "target": "outcome", "time": "day", "name": "name", "value": "value"}
-    what = "generated rare outcomes: from age, a trend and a worst value; 2 to 8 days, in ties"
-    return Problem(frame, {**roles, "static": ["age", "sex"]}, "classification", what, learn=2400, test=1600)
+    return Problem(frame, {**roles, "static": ["age", "sex"]}, "classification", learn=2400, test=1600)
 
 
 def interactions() -> Problem:
@@ -170,8 +164,7 @@ def interactions() -> Problem:
     alike = np.bincount(sets, np.sign(values[:, 0] * values[:, 1]))
     frame = pd.DataFrame(values, columns=["a", "b", "c", "d"]).assign(set=sets)
     frame["label"] = _drawn(1.2 * alike, draws)[sets]
-    what = "generated interactions: elements whose two numbers have one sign count; sets of 3 to 12"
-    return Problem(frame, {"set_id": "set", "target": "label"}, "classification", what, learn=1500, test=2000)
+    return Problem(frame, {"set_id": "set", "target": "label"}, "classification", learn=1500, test=2000)
 
 
 def long_tailed() -> Problem:
@@ -183,8 +176,7 @@ def long_tailed() -> Problem:
     level = np.bincount(sets, draws.normal(0, 0.35, 8)[kinds] + 0.08 * amounts)
     frame = pd.DataFrame({"claim": sets, "kind": np.char.add("kind ", kinds.astype(str)), "amount": amounts})
     frame["cost"] = np.exp(2 + level + draws.normal(0, 0.3, count))[sets]
-    what = "generated long-tailed regression: a lognormal cost from kinds and amounts; sets of 1 to 10"
-    return Problem(frame, {"set_id": "claim", "target": "cost"}, "regression", what, learn=1500, test=2000)
+    return Problem(frame, {"set_id": "claim", "target": "cost"}, "regression", learn=1500, test=2000)
 
 
 def _drawn(odds: np.ndarray, draws: np.random.Generator) -> np.ndarray:
@@ -205,12 +197,27 @@ DATA: dict[str, Callable[[], Problem]] = {
     "physionet-320": functools.partial(physionet, 320),
     "ecg5000": ecg,
     "hapt": hapt,
-    "musk1": functools.partial(bags, "musk1", "bags, musk1: 92 molecules, 166 features"),
-    "elephant": functools.partial(bags, "elephant", "bags, elephant: 200 pictures, 230 features"),
+    "musk1": functools.partial(bags, "musk1"),
+    "elephant": functools.partial(bags, "elephant"),
     "baskets": baskets,
     "rare": rare,
     "interactions": interactions,
     "long-tailed": long_tailed,
+}
+
+_STAYS = "PhysioNet 2012, set a: death in hospital, 13.9 %. A stay has 433 events of 37 parameters, in ties."
+WHAT = {
+    "physionet": f"{_STAYS} 80 % of the stays to learn from.",
+    "physionet-640": f"{_STAYS} 800 stays to learn from: 640 fitted on, 160 for validation.",
+    "physionet-320": f"{_STAYS} 400 stays to learn from: 320 fitted on, 80 for validation.",
+    "ecg5000": "ECG5000: five kinds of heart beat, 140 steps in order. 500 beats to learn from, 1,000 tested.",
+    "hapt": "HAPT windows: six activities, 128 steps of 6 channels in order. 3,000 windows, split by subject.",
+    "musk1": "Bags, musk1: 92 molecules, 166 features.",
+    "elephant": "Bags, elephant: 200 pictures, 230 features.",
+    "baskets": "Generated baskets of 1 to 15 items: the log-odds are a sum over items. 1,500 to learn from.",
+    "rare": "Generated rare outcomes: age, a trend, a worst value; 2 to 8 days, in ties. 2,400 patients to learn from.",
+    "interactions": "Generated sets of 3 to 12: elements whose two numbers have one sign count. 1,500 to learn from.",
+    "long-tailed": "Generated costs with a lognormal tail, from kinds and amounts; 1 to 10. 1,500 to learn from.",
 }
 
 
@@ -350,7 +357,7 @@ def network(split: Split, model: str, *, ties: bool = True, decay: bool = False,
     settings = {"epochs": split.problem.epochs, "batch_size": 64, "optimizer": "adamw", "weight_decay": 0.01}
     settings |= {"validation_fraction": 0.2, "random_state": split.seed, "penalty": None, "model": model, **options}
     best: Any = None
-    for rate in (3e-3,) if "physionet" in split.problem.what.lower() else (3e-3, 1e-3):
+    for rate in split.problem.rates:
         estimator = kind(learning_rate=rate, **settings).fit(train, train.targets.numpy())
         loss = estimator.history_[estimator.best_epoch_]["validation"]
         if best is None or loss < best[0]:
@@ -526,6 +533,8 @@ This page is made from `results/tables-*.jsonl` by `python -m benchmarks.tables 
 - Intervals are 95 % t-intervals over splits. CPU seconds are those of one thread and one split.
 - *flips* is the share of decisions that another order within ties changes. As many sets are called positive as are.
 - PhysioNet has 3,997 stays here: three have no events.
+- A method without a row in a table has not been run there. `python -m benchmarks.tables run --out FOLDER` adds what a
+  folder lacks.
 """
 
 
@@ -548,11 +557,11 @@ def _paired(rows: dict[tuple[str, int], Any], one: str, other: str, metric: str)
 def page(folder: Path) -> str:
     """The page of the rows in ``folder``."""
     parts, goals, sire = [], [], []
-    for name, make in DATA.items():
+    for name in DATA:
         read_rows = read(folder / f"tables-{name}.jsonl")
         rows = {(row["method"], row["seed"]): row for row in read_rows}
         if not rows:
-            parts.append(f"## {name}\n\nNot run yet.\n")
+            parts.append(f"## {name}\n\n{WHAT[name]} Not run yet.\n")
             continue
         score = "r2" if "r2" in read_rows[0]["metrics"] else "auc"
         loss = "rmse" if score == "r2" else "log_loss"
@@ -569,7 +578,7 @@ def page(folder: Path) -> str:
             if found:
                 seconds = np.mean([row["seconds"] for row in found])
                 lines.append(f"| {method} | {' | '.join(cells)} | {seconds:.3g} | {len(found)} |")
-        parts.append(f"## {name}\n\n{make().what[:1].upper()}{make().what[1:]}.\n\n" + "\n".join(lines) + "\n")
+        parts.append(f"## {name}\n\n{WHAT[name]}\n\n" + "\n".join(lines) + "\n")
         goals += _goal(name, rows, score, loss)
         for metric in ("auc", "log_loss", "flips"):
             if values := _paired(rows, "gru-sire", "gru-shuffled", metric) if name != "rare" else []:

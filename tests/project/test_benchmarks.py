@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import tables
 from benchmarks.__main__ import PARTS, RESULTS, main
 from benchmarks.timing import entry, medians
 
@@ -49,6 +50,10 @@ def test_the_kept_results_hold_every_figure_the_documentation_names() -> None:
     named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs" / "cost.md").read_text())
     assert len(named) >= 10
     assert set(named) <= set(kept)
+
+
+def test_the_page_of_tables_is_made_from_the_rows() -> None:
+    assert tables.page(tables.RESULTS) == tables.PAGE.read_text(), "python -m benchmarks.tables page"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def _candidates(classes: int, seed: int) -> dict[str, list[Any]]:
     kind: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     settings = {"learning_rate": 0.05, "max_features": 0.3, "random_state": seed}
     trees = [kind(max_iter=n, max_leaf_nodes=leaves, **settings) for n, leaves in ((80, 7), (200, 15))]
-    strengths = (1e-3, 1e-2, 0.1, 1.0)
+    strengths = np.logspace(-4, 0, 6)
     lines = [LogisticRegression(C=c, max_iter=300) if classes else Ridge(1 / c) for c in strengths]
     return {"boosting": trees, "linear": lines}
 

@@ -113,6 +113,7 @@ class TableModel:
         self.estimator: Any = None
         self.schema: Any = None
         self.members: Ensemble | None = None
+        self.fill: list[float] | None = None
         self.held_out: dict[str, Any] = {}
 
     def fit(
@@ -153,6 +154,7 @@ class TableModel:
         if task is None:
             raise InputError("target must name a column, or several; got none")
         self.options.pop("class_weight" if task == "regression" else "loss", None)
+        self.fill = None
         data = self._joined(table.data)
         by = None
         if validation_by is not None:
@@ -188,7 +190,7 @@ class TableModel:
         if (balance := self.options.get("class_weight")) is not None:
             by_class = compute_sample_weight(balance, labels[train])
             weights = by_class if weights is None else by_class * weights
-        self.members, self.held_out = self._fit_members(table, train, weights), {}
+        self.members, self.held_out = self._fit_members(data.select(train), weights), {}
         if len(test):
             self._compare(table, train, test, weights)
             for line in self.summary():
@@ -307,6 +309,7 @@ class TableModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model folder (:func:`anyorder.save`)."""
         kept = {"table": self._fitted().schema.to_dict(), "pooled": self.pooled, "held_out": self.held_out}
+        kept["fill"] = self.fill
         beside, kept["members"] = (None, None) if self.members is None else self.members.tensors()
         save(self.estimator, path, preprocessing=kept, log=self.estimator.history_, beside=beside)
 
@@ -325,7 +328,7 @@ class TableModel:
         if not fits or isinstance(estimator, SetRegressor) != (schema.task == "regression"):
             raise InputError(f"{path}: the table's schema in config.json does not fit the model; use another copy")
         model = cls(task=schema.task, missing=schema.missing, tie_within=schema.tie_within, pooled=kept["pooled"])
-        model.estimator, model.schema, model.held_out = estimator, schema, kept["held_out"]
+        model.estimator, model.schema, model.held_out, model.fill = estimator, schema, kept["held_out"], kept["fill"]
         if kept["members"] is not None:
             inner: Any = network.inner
             model.members = Ensemble.of_tensors(saved.beside, kept["members"], inner.joined.size)
@@ -363,9 +366,12 @@ class TableModel:
         return table
 
     def _features(self, data: SetData) -> Tensor:
-        """Static features and pooled statistics ``[N, P]``; 0, the mean, where there is none."""
-        statistics = torch.from_numpy(np.nan_to_num(pooled(data, self.schema)).astype(np.float32))
-        return statistics if data.static is None else torch.cat([data.static, statistics], 1)
+        """Static features and pooled statistics ``[N, P]``; where there is none, its mean over the training table."""
+        statistics = pd.DataFrame(pooled(data, self.schema))
+        if self.fill is None:
+            self.fill = statistics.mean().fillna(0.0).tolist()
+        found = torch.from_numpy(statistics.fillna(dict(enumerate(self.fill))).to_numpy(np.float32))
+        return found if data.static is None else torch.cat([data.static, found], 1)
 
     def _joined(self, data: SetData) -> SetData:
         """The sets with pooled statistics among their static features."""
@@ -414,15 +420,14 @@ class TableModel:
         train, test = train_test_split(sets, test_size=held, random_state=self.random_state, stratify=strata)
         return np.sort(train), np.sort(test), None
 
-    def _fit_members(self, table: Table, train: np.ndarray, weights: np.ndarray | None) -> Ensemble | None:
+    def _fit_members(self, joined: SetData, weights: np.ndarray | None) -> Ensemble | None:
         """Models of pooled features beside the network. None if they are not wanted, or of too few sets."""
-        data, targets = table.data.select(train), table.data.targets[train].numpy()  # type: ignore[index]
+        targets, validation = joined.targets.numpy(), None  # type: ignore[union-attr]
         plain = targets.ndim == 1 and self.options.get("loss", "squared") == "squared"
         classes = len(self.schema.classes or ())
         least = np.bincount(targets, minlength=classes).min() if classes and plain else 2
-        if not (self.ensemble and self.pooled and plain) or len(train) < FEWEST or least < 2:
+        if not (self.ensemble and self.pooled and plain) or len(joined) < FEWEST or least < 2:
             return None
-        validation, joined = None, self._joined(data)
         if len(held := self.estimator.validation_sets_.numpy()):
             validation = held, self._network(joined.select(held))
         features = joined.static.numpy()  # type: ignore[union-attr]
