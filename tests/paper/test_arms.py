@@ -13,6 +13,7 @@ from anyorder.models.deep_sets import DeepSets
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.paper.data import generated
 from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.models import CommutativeMonoid
 from anyorder.paper.runner import arms
 from anyorder.paper.runner.arms import Variants, run, state_gap
 from anyorder.paper.runner.trial import Trial
@@ -148,6 +149,16 @@ def test_training_never_sees_the_test_part_nor_its_units(tmp_path):
 def test_without_weight_the_unlabeled_rest_teaches_nothing(tmp_path):
     few = [on_beats(m, tmp_path / m, labels=0.2, penalty_weight=w) for m, w in (("plain", 0.0), ("sire", 0.0))]
     assert few[0]["validation"] == few[1]["validation"]
+
+
+@torch.no_grad()
+def test_the_monoid_is_commutative_and_reads_no_padding():
+    model, elements = CommutativeMonoid(2, 3, hidden=8), torch.randn(2, 5, 2)
+    pair = elements[:, :2]
+    torch.testing.assert_close(model(pair), model(pair.flip(1)))
+    lengths = torch.tensor([5, 3])
+    torch.testing.assert_close(model(elements, lengths)[1], model(elements[1:, :3])[0])
+    assert (model(elements) - model(elements[:, [0, 2, 1, 3, 4]])).abs().max() > 1e-6  # another tree
 
 
 def test_the_state_gap_knows_what_ignores_order(generator):

@@ -396,6 +396,18 @@ def test_few_labels_keeps_every_class_and_drops_the_rest():
     assert len(some) + len(rest) == 163
 
 
+def test_a_scan_sorts_the_points_of_each_cloud():
+    clouds = generated.clouds(20)
+    for order, key in (("x", lambda points: points[:, 0]), ("radius", lambda points: points.norm(dim=1))):
+        scanned = datasets.scanned(clouds, order).test
+        for before, after in zip(
+            *(data.elements.unflatten(0, (-1, 20)) for data in (clouds.test, scanned)), strict=True
+        ):
+            assert sorted(before.tolist()) == sorted(after.tolist())
+            assert bool((key(after).diff() >= 0).all())
+    assert torch.equal(datasets.scanned(clouds, "random").test.elements, clouds.test.elements)
+
+
 # --- generated data, and the real files
 
 

@@ -37,7 +37,7 @@ plan = Plan(
     },
     tune_on={"epochs": 2},
     tune_seeds=1,
-    seconds=lambda trial: trial.setting["epochs"] * (120.0 if "penalty_weight" in trial.setting else 60.0),
+    seconds=lambda trial: trial.setting["epochs"] * 32.0,
 )
 SCAN_ORDERS = Experiment(
     name="scan-orders",
