@@ -53,6 +53,7 @@ CURVES = {
 BIASES = {
     "position_bias": Curve("place", "Places that answers name, beyond their due", "place (first = 0)", _SHARE),
     "label_bias": Curve("class", "Classes predicted, beyond the true ones", "class", _SHARE),
+    "left_out": Curve("row", "What one row moves when it is left out", "row", "percent of the spread"),
 }
 
 
@@ -77,6 +78,7 @@ class Report:
       ``flips``: from which class to which; ``ever_flipped``: for which share of the sets.
     - ``position_bias[p]``: how often the answer names place p, less 1/n (``equivariant=True``). ``label_bias[c]``: how
       often class c is predicted in the orderings, less how often it is true.
+    - ``left_out[kind]`` (a TableModel): how far the output moves, in units of ``spread``, without a row of this kind.
     - ``by_distance[d]``, ``by_position[p]``: the mean change of the output, less the noise, when two elements d apart,
       or the element at p and any other, are swapped; ``by_size[n]``: in the orderings of sets of n elements (or up to
       the next key).
@@ -133,6 +135,7 @@ class Report:
     rmse: float | None = None
     rmse_shuffled: float | None = None
     feature_names: list[str] | None = None
+    left_out: dict[str, Estimate] | None = None
 
     @property
     def worst_gap(self) -> float:

@@ -80,6 +80,8 @@ _MODEL = Argument(help="A model folder that `anyorder train` wrote.")
 _MODELS = Argument(metavar="MODEL...", help="Model folders that `anyorder train` wrote. Several are compared.")
 _FORCE = Option(False, "--force", help="Replace what is there.")
 _SEED = Option(0, min=0, max=2**32 - 1, help="Seed of all random draws. The same seed gives the same result.")
+_ENGINE = Option("local", help="Where sets are predicted: local, or ray for a Ray cluster.")
+_ADDRESS = Option(None, help="Address of the Ray head.", show_default="a new Ray on this machine")
 _EXAMPLE = "Example:  anyorder "
 
 
@@ -319,16 +321,24 @@ def predict(
     escape_formulas: bool = Option(
         False, "--escape-formulas", help="Write ' before texts in a .csv that a spreadsheet would run as formulas."
     ),
+    engine: str = _ENGINE,
+    address: str | None = _ADDRESS,
     force: bool = _FORCE,
 ) -> None:
     """Write a prediction for every set of a table. A target column is ignored."""
     _writable(out, force, ".csv", ".parquet")
+    one_of("--engine", engine, ("local", "ray"))
 
     from anyorder.files import write_atomically
 
     opened = _open(model)
     with _warnings_said():
-        frame = opened.predict(table, orderings)
+        if engine == "ray":
+            from anyorder.estimators.ray import predict_on_ray
+
+            frame = predict_on_ray(opened, str(table.resolve()), orderings, address=address)
+        else:
+            frame = opened.predict(table, orderings)
     if escape_formulas and out.suffix == ".csv":
         texts = frame.select_dtypes(exclude="number")
         frame = frame.assign(**texts.map(_no_formula)).rename(columns=_no_formula)
@@ -361,6 +371,8 @@ def audit(
     design: str = Option("random", help="Orderings: random, balanced, all or rotations."),
     max_calls: int | None = Option(None, min=1, help="Largest number of calls per model.", show_default="no limit"),
     seed: int = _SEED,
+    engine: str = _ENGINE,
+    address: str | None = _ADDRESS,
     force: bool = _FORCE,
 ) -> None:
     """Measure how much the order of each set's rows matters to a model, and write a page with pictures.
@@ -368,6 +380,8 @@ def audit(
     With several models the page compares them: accuracy, or error, against the order gap.
     """
     _writable(out, force, ".html")
+    if one_of("--engine", engine, ("local", "ray")) == "ray" and len(models) > 1:
+        raise InputError("--engine ray audits one model; name one, or leave --engine out")
     names = [path.name if [p.name for p in models].count(path.name) == 1 else str(path) for path in models]
     if len(set(names)) < len(names):
         raise InputError("a model is given twice; name each model once")
@@ -377,6 +391,16 @@ def audit(
     from anyorder.audits.report import Comparison, plain
 
     opened = [_open(path) for path in models]
+    options = {"orderings": orderings, "design": design, "max_calls": max_calls}
+    if engine == "ray":
+        from anyorder.estimators.ray import audit_on_ray
+
+        options["generator"] = torch.Generator().manual_seed(seed)
+        with _warnings_said():
+            found = audit_on_ray(opened[0], str(table.resolve()), sets, seed=seed, address=address, **options)
+        found.html(out, title=f"Does order matter to {names[0]}?")
+        typer.echo(f"{found}\nwrote {out}")
+        return
     with _warnings_said():
         tables = [model.read(table) for model in opened]
     if any(_layout(other) != _layout(tables[0]) for other in tables[1:]):
@@ -384,7 +408,6 @@ def audit(
     audited = min(sets, int((tables[0].data.lengths > 0).sum()))
     if audited < len(tables[0].data):
         typer.echo(f"auditing {audited} of {len(tables[0].data)} sets: at most --sets, and no empty set")
-    options = {"orderings": orderings, "design": design, "max_calls": max_calls}
     reports: dict[str, Report] = {}
     for name, model, read in zip(names, opened, tables, strict=True):
         generator = torch.Generator().manual_seed(seed)
@@ -480,7 +503,7 @@ def reproduce(
     scale: str = Option("laptop", help="Budget: smoke (seconds), laptop (hours) or paper (the full protocol)."),
     jobs: int | None = Option(None, min=1, help="Number of local processes.", show_default="one per core"),
     engine: str = Option("local", help="Where trials run: local, or ray for a Ray cluster."),
-    address: str | None = Option(None, help="Address of the Ray head.", show_default="a new Ray on this machine"),
+    address: str | None = _ADDRESS,
     cpus: int | None = Option(None, min=1, help="Number of threads per trial.", show_default="1"),
     gpus: float | None = Option(None, min=0, help="Number of GPUs per trial, or a share of one.", show_default="0"),
     out: str = Option("results", help="Folder of the rows. Finished trials are not repeated."),
