@@ -166,6 +166,21 @@ def test_what_matters_comes_first(fitted):
     assert found["log_loss_increase"].iloc[0] > 0.1
 
 
+def test_leaving_a_row_out_moves_the_output_as_a_table_without_it_does(fitted):
+    rows = stays(30, seed=3)
+    found = fitted.left_out(rows, sets=4, rows=2)
+    assert found.groupby("stay").size().tolist() == [2] * 4
+    assert found["change"].is_monotonic_decreasing
+    stay, what, change = found.iloc[0]
+    name, value = what.split(" = ")
+    here = rows[rows["stay"] == stay]
+    left = (here["what"] == name) & np.isclose(here["value"], float(value), rtol=1e-3)
+    given, moved = (fitted.predict(part)["probability_yes"][0] for part in (here, here[~left]))
+    assert abs(given - moved) == pytest.approx(change, rel=1e-3)
+    assert {*fitted.audit(rows, orderings=2, search=0).left_out} == {"HR", "Temp"}
+    assert fitted.audit(rows.groupby("stay").head(1), orderings=2).left_out is None
+
+
 def test_a_stream_gives_what_the_whole_set_gives(streamed):
     rows = stays(30, seed=4).sort_values(["stay", "minute"], kind="stable")
     expected = streamed.predict(rows).set_index("stay")["probability_yes"]

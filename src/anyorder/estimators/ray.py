@@ -17,7 +17,7 @@ import torch
 
 from anyorder.checks import extra
 from anyorder.data.sets import SetData
-from anyorder.estimators.sources import open_table, read_columns
+from anyorder.estimators.sources import open_folder, open_table, read_columns
 from anyorder.estimators.table_model import TableModel
 from anyorder.estimators.tables import TableWarning
 
@@ -44,7 +44,7 @@ def predict_on_ray(
 ) -> pd.DataFrame:
     """The predictions of :meth:`TableModel.predict`, in parts of so many sets.
 
-    All workers must see ``source`` under the same path. A worker holds the rows of one part at a time.
+    All workers must see ``source``, a folder of Parquet files, under the same path. A worker holds one part at a time.
     """
     ids = _ids(model, source)
     parts = [ids[start : start + sets] for start in range(0, len(ids), sets)]
@@ -60,7 +60,8 @@ def predict_on_ray(
 
         extra("ray.data", "ray").DataContext.get_current().enable_progress_bars = False
         data = ray.data.from_items([{_PART: number} for number in range(len(parts))], override_num_blocks=len(parts))
-        found = data.map_batches(predicted, batch_size=1, batch_format="pandas").to_pandas()
+        tables = ray.get(data.map_batches(predicted, batch_size=1, batch_format="pandas").to_arrow_refs())
+    found = pa.concat_tables(tables).to_pandas(ignore_metadata=True)
     return found.sort_values(_PART, kind="stable", ignore_index=True).drop(columns=_PART)
 
 
@@ -87,11 +88,11 @@ def audit_on_ray(
 def _ids(model: TableModel, source: str) -> np.ndarray:
     """The ids of all sets, in the order of their first rows."""
     set_id = model.schema.set_id
-    return read_columns(open_table(source), source, {"set_id": set_id}, {})[set_id].unique()
+    return read_columns(open_table(open_folder(Path(source))), {"set_id": set_id}, {})[set_id].unique()
 
 
 def _of_sets(model: TableModel, source: str, ids: np.ndarray) -> pyarrow.dataset.Dataset:
     """The rows of some sets alone."""
-    opened, set_id = open_table(source), model.schema.set_id
+    opened, set_id = open_folder(Path(source)), model.schema.set_id
     kind = opened.schema.field(set_id).type
     return opened.filter(pyarrow.dataset.field(set_id).isin(pa.array(ids, kind)))

@@ -57,12 +57,17 @@ def open_table(source: Any) -> Source:
         return Source(name, source.column_names, source.select)
 
 
+def open_folder(path: Path) -> pyarrow.dataset.Dataset:
+    """The Parquet files of a folder, in the order of their names; names of folders may hold columns, as Hive's do."""
+    files = sorted(str(file) for file in path.glob("**/*.parquet") if file.is_file())
+    if not files:
+        raise InputError(f"{path} is a folder without .parquet files; name a table")
+    return pyarrow.dataset.dataset(files, partitioning="hive", partition_base_dir=str(path))
+
+
 def _open_file(path: Path, name: str) -> Source:
     if path.is_dir():
-        files = sorted(str(file) for file in path.glob("**/*.parquet") if file.is_file())
-        if not files:
-            raise InputError(f"{name} is a folder without .parquet files; name a table")
-        whole = pyarrow.dataset.dataset(files, partitioning="hive", partition_base_dir=name)
+        whole = open_folder(path)
         return Source(name, whole.schema.names, whole.to_table)
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     one_of(f"the ending of {name}", ending, ("csv", "tsv", "txt", "parquet", "pq"))
