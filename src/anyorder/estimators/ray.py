@@ -81,7 +81,7 @@ def audit_on_ray(
             return np.concatenate(ray.get([task.remote(shared, data.select(part), orderings) for part in parts]))
 
         spread = copy.copy(model)
-        spread._outputs = outputs  # type: ignore[method-assign]
+        spread._outputs = outputs  # type: ignore
         return spread.audit(_of_sets(model, source, ids), sets, seed=seed, **options)
 
 

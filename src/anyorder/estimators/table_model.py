@@ -269,7 +269,7 @@ class TableModel:
 
         At most ``rows`` rows of each of at most ``sets`` sets are tried, drawn by ``seed``.
         """
-        table = df if isinstance(df, Table) else self.read(df, with_target=False)
+        table = self.read(df, with_target=False)
         draws = np.random.default_rng(seed)
         chosen = np.sort(draws.permutation(np.flatnonzero(table.data.lengths > 1))[:sets])
         if len(chosen) == 0:
