@@ -19,10 +19,9 @@ test: .venv/dev
 quick: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not attack and not kill and not ray and not browser and not slow"
 
-# Tens of thousands of damaged files, twenty kills of a training and of a sweep, two processes (about ten minutes).
+# Tens of thousands of damaged files, twenty kills of `train` and of `reproduce`, two processes (about ten minutes).
 attack: .venv/dev
 	ANYORDER_ATTACK=long $(BIN)/python -m pytest tests/attack
-	ANYORDER_KILLS=20 $(BIN)/python -m pytest tests/training/test_training.py tests/paper/test_sweep.py -k "sigkill or kills_at"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -129,7 +129,7 @@ def check_digest(content: bytes, source: str) -> None:
         whole.update(memoryview(content)[found.end() :])
         if found[0].decode() == "sha256:" + whole.hexdigest():
             return
-    raise InputError(f"the SHA-256 of {source} is not the one it names; it is damaged or of another version")
+    raise InputError(f"the SHA-256 of {source} is not the one it names, so it was changed")
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
@@ -177,7 +177,7 @@ def tensors_from_file(
     except InputError:
         raise
     except (safetensors.SafetensorError, *_DAMAGES) as error:
-        cause = f"is damaged or not a safetensors file of anyorder ({' '.join(str(error).split())[:200]})"
+        cause = f"is no whole safetensors file of anyorder ({' '.join(str(error).split())[:200]})"
         if start[:1] == b"\x80" or start == b"PK":
             cause = "is a pickle or a zip archive, not safetensors; it could run code, so it is not opened"
         raise InputError(f"{source} {cause}") from None

@@ -726,7 +726,7 @@ def test_force_starts_afresh_whatever_the_unfinished_training_left(succeed, refu
     interrupted(TRAIN)
     (checkpoint,) = (table / "home").rglob("*.safetensors")
     checkpoint.write_bytes(b"damaged")
-    assert "is damaged" in refused(f"{TRAIN} --resume")
+    assert "is no whole safetensors" in refused(f"{TRAIN} --resume")
     succeed(f"{TRAIN} --force")
 
 

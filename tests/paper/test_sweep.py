@@ -5,11 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import multiprocessing
-import os
-import random
-import signal
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -288,41 +283,6 @@ def test_two_sweeps_on_one_file_are_refused_and_on_two_files_share_a_folder(tmp_
     with pytest.raises(InputError, match=r"toy.jsonl is being written by process"):
         sweep(toy_experiment.toy(), "smoke", out=tmp_path, jobs=1, on_finish=second)
     assert {row["experiment"] for row in others[0]} == {"other"}
-
-
-def sweep_lengths(out, home):
-    """Two methods of a real experiment at smoke scale: 12 trials."""
-    os.environ["ANYORDER_HOME"] = str(home)
-    return sweep(EXPERIMENTS["lengths"], "smoke", out=out, jobs=1, only=["plain", "sire"])
-
-
-@pytest.mark.kill
-def test_kills_at_random_moments_leave_the_rows_of_an_uninterrupted_sweep(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["anyorder.paper.runner.sweep"])
-    chance = random.Random(0)
-    path = tmp_path / "killed" / "lengths.jsonl"
-    sizes, kills = [], int(os.environ.get("ANYORDER_KILLS", 3))
-    for number in range(kills):
-        before, deadline = len(read_rows(path)), time.monotonic() + 120
-        process = context.Process(target=sweep_lengths, args=(path.parent, tmp_path / "home"))
-        process.start()
-        waits = number % (kills // 3) == 0  # for a row; three or four do
-        while waits and process.is_alive() and len(read_rows(path)) == before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.1))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL  # it had not finished by itself
-        sizes.append(len(read_rows(path)))
-    assert sizes == sorted(sizes)  # none lost a row
-    assert len(set(sizes)) >= 3
-    rows = sweep_lengths(path.parent, tmp_path / "home")
-    assert len(rows) > sizes[-1]
-    assert bare(rows) == bare(sweep_lengths(tmp_path / "whole", tmp_path / "home"))
-    assert len({(row["trial"], row["setting"]["length"]) for row in rows}) == len(rows)
-    assert list((tmp_path / "home").glob("trials/*/*")) == []  # nothing unfinished is left behind
-    assert {file.name for file in path.parent.iterdir()} == {"lengths.jsonl"}
 
 
 # --- the command

@@ -8,9 +8,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -670,73 +667,6 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, opt
         assert {**ours, "seconds": 0, "samples_per_second": 0} == {**theirs, "seconds": 0, "samples_per_second": 0}
     logged = [json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert logged == list(range(6))
-
-
-RUN = """
-    import os, random, signal, sys, time, torch, anyorder as ao
-    from anyorder.files import tensors_from_bytes
-    from anyorder.data.sets import SetData
-
-    from anyorder.training.config import TrainConfig
-    from anyorder.training.loop import train
-    torch.set_num_threads(1)
-    g = torch.Generator().manual_seed(0)
-    data = SetData.of([torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 7, (64,), generator=g)],
-                      torch.rand(64, generator=g))
-
-    def run(workdir):
-        torch.manual_seed(0)
-        model = ao.RecurrentSetModel(1, 1, hidden=4, dropout=0.2)
-        train(model, "mse", data, penalty=ao.SIRE(), penalty_weight=1.0, validation=data, progress=False,
-              workdir=workdir, config=TrainConfig(epochs=30, batch_size=16, shuffle=True, checkpoint_seconds=0.0))
-        return " ".join(p.numpy().tobytes().hex() for p in model.state_dict().values())
-
-    def stamp(workdir):
-        path = workdir + "/checkpoint.safetensors"
-        return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
-
-    def killed_after(seconds, workdir, lets_it_write):
-        before = stamp(workdir)
-        child = os.fork()
-        if child == 0:
-            run(workdir)
-            os._exit(0)
-        while lets_it_write and stamp(workdir) == before:  # however busy the machine, some runs get somewhere
-            time.sleep(0.001)
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-        return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-    workdir, moments, kills = sys.argv[1], random.Random(0), 0
-    run(None)  # what is loaded once is loaded
-    pace = time.monotonic()
-    expected = run(None)
-    pace = time.monotonic() - pace  # a whole run without checkpoints
-    planned = int(os.environ.get("ANYORDER_KILLS", 10))
-    for number in range(planned):
-        kills += killed_after(moments.uniform(0.1, 1) / planned * pace, workdir, number % 2 == 0)
-        if os.path.exists(workdir + "/checkpoint.safetensors"):
-            with open(workdir + "/checkpoint.safetensors", "rb") as file:
-                print("steps", tensors_from_bytes(file.read())[1]["result"]["steps"])
-    print("kills", kills == planned)
-    print("same weights", run(workdir) == expected)
-"""
-
-
-@pytest.mark.kill
-@pytest.mark.slow
-def test_sigkill_at_random_moments_then_the_same_weights(tmp_path):
-    """Ten processes, in the long form twenty, are killed in mid-run; what the last one left is finished."""
-    (tmp_path / "run.py").write_text(textwrap.dedent(RUN))
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    said = subprocess.check_output([sys.executable, tmp_path / "run.py", tmp_path / "work"], text=True, env=env)
-    lines = [line.rsplit(" ", 1) for line in said.splitlines()]
-    steps = [int(value) for name, value in lines if name == "steps"]
-    assert ["kills", "True"] in lines
-    assert ["same weights", "True"] in lines
-    assert steps == sorted(steps)
-    assert len(set(steps)) > 3
-    assert steps[-1] < 120, "the run had ended before the last kill"
 
 
 def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):

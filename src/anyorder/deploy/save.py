@@ -121,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 def open_model(path: str | os.PathLike[str]) -> SavedModel:
     """All that a model folder holds."""
     folder = Path(path)
-    if not (folder / CONFIG).is_file():
+    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS)):
         raise InputError(f"{folder} is not a model folder; it must hold {CONFIG} and {WEIGHTS}")
     try:
         with open(folder / CONFIG, "rb") as file:

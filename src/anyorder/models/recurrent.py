@@ -169,7 +169,7 @@ class RecurrentSetModel(SetModel):
             read = self.recurrence.channels.size
         else:
             one_of("cell", cell, CELLS)
-            hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers)
+            hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers, maximum=1000)
             read = hidden if state_features is None else whole_number("state_features", state_features)
             module: Any = CELLS[cell](width, *((read, hidden) if cell == "relu" else (hidden, layers)))
             if gate_bias_span is not None:

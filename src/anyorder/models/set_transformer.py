@@ -133,7 +133,7 @@ class SetTransformer(SetModel):
     ) -> None:
         super().__init__(in_features, out_features, embedding, static_features, static_dropout)
         hidden, heads = whole_number("hidden", hidden), whole_number("heads", heads)
-        blocks, seeds = whole_number("blocks", blocks), whole_number("seeds", seeds)
+        blocks, seeds = whole_number("blocks", blocks, maximum=1000), whole_number("seeds", seeds)
         if hidden % heads:
             raise InputError(f"hidden must be a multiple of heads; got hidden={hidden}, heads={heads}")
         paper = one_of("variant", variant, ("pyg", "paper")) == "paper"

@@ -93,7 +93,7 @@ class Fold(Recurrence):
         self, in_features: int, channels: int | Mapping[str, int] = 64, *, layers: int = 1, width: int = 64
     ) -> None:
         in_features, width = whole_number("in_features", in_features), whole_number("width", width)
-        kinds, layers = channels_of(channels), whole_number("layers", layers)
+        kinds, layers = channels_of(channels), whole_number("layers", layers, maximum=1000)
         size = kinds.size
         start = torch.zeros(1, size)
         start[:, : kinds.product] = 1.0

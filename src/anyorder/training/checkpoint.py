@@ -78,7 +78,7 @@ class Checkpoint:
         if run.rank == 0:  # the half-written file of a killed run
             for unfinished in self.path.parent.glob(f".{self.path.name}.*.tmp"):
                 unfinished.unlink(missing_ok=True)
-        if not self.path.exists():
+        if not self.path.is_file():
             return
         with open(self.path, "rb") as file:
             tensors, metadata = tensors_from_file(file, str(self.path), self._check)
