@@ -366,10 +366,14 @@ def test_an_experiment_of_ones_own_has_a_verdict_by_default(tmp_path):
     assert "SIRE needs fewer labels" not in text
 
 
-def test_rows_of_an_earlier_declaration_are_not_shown(sub_rows):
-    old = [{**row, "trial": "x" * 12, "metrics": {"accuracy": 0.1}} for row in sub_rows]
-    experiment = EXPERIMENTS["sub-vs-sire"]
-    assert section_of(experiment, "laptop", sub_rows + old).tables == section_of(experiment, "laptop", sub_rows).tables
+def test_rows_of_an_earlier_declaration_stand_in_and_decide_nothing(sub_rows):
+    old = [{**row, "trial": "x" * 12} for row in sub_rows]
+    new, both, alone = (
+        section_of(EXPERIMENTS["sub-vs-sire"], "laptop", rows) for rows in (sub_rows, sub_rows + old, old)
+    )
+    assert (both.cells, both.verdict, both.tables[:-1]) == (new.cells, new.verdict, new.tables)
+    assert alone.cells[2] == [f"{figure}†" for figure in new.cells[2]]
+    assert (alone.verdict, alone.trials) == ("not run", 0)
 
 
 def test_a_setting_that_diverged_stops_no_report(tmp_path):

@@ -89,8 +89,8 @@ PERTURBED_MNIST = Experiment(
         Versus("best sire", "cnn", HERE),
     ],
     decided={
-        "open": "One seed. The GRU without a penalty is far stronger here than in the paper, and so is the CNN: the "
-        "gain that is left is small, and larger from fresh orderings than from the penalty alone.",
+        "open": "One seed. The GRU without a penalty is far stronger here than in the paper: the gain that is left is "
+        "small, and larger from fresh orderings than from the penalty alone.",
     },
     at=HERE,
     choices="Each image is reordered inside windows of 4 and then of 7 pixels; one pixel a step. The GRU's update-gate "

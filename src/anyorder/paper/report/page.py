@@ -13,7 +13,7 @@ from anyorder.files import write_atomically
 from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.report.figures import Figure, figures_of
 from anyorder.paper.report.tables import Table, difference, figure_at, tables_of
-from anyorder.paper.report.verdicts import NO, OPEN, YES, Comparison, judge
+from anyorder.paper.report.verdicts import NO, OPEN, YES, Comparison, earlier, judge
 from anyorder.paper.runner.rows import read_rows, rows_path
 from anyorder.paper.runner.trial import Experiment, Row, duration, spelled
 
@@ -81,7 +81,8 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
     planned = experiment.trials(scale, rows, guess=True)
     most = max([experiment.plan(scale).seeds, *(row["seed"] + 1 for row in rows)])
     declared = {trial.key for trial in experiment.trials(scale, rows, guess=True, seeds=most)}
-    rows = [row for row in rows if row["trial"] in declared]  # rows of an earlier declaration are not shown
+    before = earlier(experiment, [row for row in rows if row["trial"] not in declared])  # these decide nothing
+    rows = [row for row in rows if row["trial"] in declared]
     done = {row["trial"] for row in rows}
     left = [trial for trial in planned if trial.key not in done]
     verdict, comparisons = judge(experiment, rows, left)
@@ -101,15 +102,15 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
         extent=", ".join(filter(None, extent)) if rows else "",
         cells=[
             [experiment.reported, *(f"{e.method} {e.paper:g}" for e in here if e.paper is not None)],
-            [figure_at(experiment, rows, e.method, e.metric, {**at, **e.where}) for e in here],
-            [figure_at(experiment, rows, kind, metric, at) for kind in ("best with", "best without")],
+            [figure_at(experiment, rows, before, e.method, e.metric, {**at, **e.where}) for e in here],
+            [figure_at(experiment, rows, before, kind, metric, at) for kind in ("best with", "best without")],
         ],
         lines=[experiment.decided.get(verdict, ""), decided(verdict, comparisons), remaining * bool(left)],
         seeds=seeds,
         trials=len(done),
         seconds=spent,
         command=command,
-        tables=tables_of(experiment, rows, comparisons),
+        tables=tables_of(experiment, rows, comparisons, before),
         figures=figures_of(experiment, scale, rows) if rows else [],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from anyorder.paper.report.verdicts import LOWER, Comparison, figure, longest, sample_of
@@ -29,15 +29,17 @@ def difference(c: Comparison) -> str:
     return f"{c.gap.mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}), p {max(c.p, 0.001):.2g}"
 
 
-def tables_of(experiment: Experiment, rows: Sequence[Row], comparisons: Sequence[Comparison]) -> list[Table]:
-    """The tables of one experiment at one scale; those that have rows."""
+def tables_of(
+    experiment: Experiment, rows: Sequence[Row], comparisons: Sequence[Comparison], before: Sequence[Row]
+) -> list[Table]:
+    """The tables of one experiment at one scale, also of rows from before; those that have rows."""
     if not rows:
         return []
     plan, scale = experiment.plan(rows[0]["scale"]), rows[0]["scale"]
     published = []
     for e in (e for e in experiment.expected if e.paper is not None):
         paper = f"{e.paper:g}" + ("" if e.sd is None else f" ± {e.sd:g}")
-        published.append([spelled(e.where), figure_at(experiment, rows, e.method, e.metric, e.where), paper])
+        published.append([spelled(e.where), figure_at(experiment, rows, before, e.method, e.metric, e.where), paper])
     goals = []
     for c in (c for c in comparisons if isinstance(c.theirs, float) and experiment.reported == "not tried"):
         figures = [f"{figure(experiment, rows, method, c.metric, c.place)[1]}" for method in plan.methods]
@@ -53,6 +55,7 @@ def tables_of(experiment: Experiment, rows: Sequence[Row], comparisons: Sequence
         Table("What decides, seed by seed", heads, told),
         choices_table(experiment, scale, rows),
         Table("Choices at the end of their grid", ["method", "chosen"], edge),
+        replace(choices_table(experiment, scale, before), caption="† Of an earlier declaration: they decide nothing"),
     ]
     return [table for table in tables if table.rows]
 
@@ -91,7 +94,12 @@ def choices_table(experiment: Experiment, scale: str, rows: Sequence[Row]) -> Ta
     return Table("Each method's choice by validation: test figures", columns, lines)
 
 
-def figure_at(experiment: Experiment, rows: Sequence[Row], name: str, metric: str, where: Setting) -> str:
-    """A method and its figure: ``sire 0.985 ± 0.002``; nothing without rows."""
-    method, sample = figure(experiment, rows, name, metric, where)
-    return f"{method} {sample}" if sample else ""
+def figure_at(
+    experiment: Experiment, rows: Sequence[Row], before: Sequence[Row], name: str, metric: str, where: Setting
+) -> str:
+    """A method and its figure: ``sire 0.985 ± 0.002``; with † of rows from before; nothing without rows."""
+    for some, mark in ((rows, ""), (before, "†")):
+        method, sample = figure(experiment, some, name, metric, where)
+        if sample:
+            return f"{method} {sample}{mark}"
+    return ""

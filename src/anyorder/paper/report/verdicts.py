@@ -241,6 +241,19 @@ def figure(experiment: Experiment, rows: Rows, name: str, metric: str, where: Se
     return name, sample_of(here, metric, name)
 
 
+def earlier(experiment: Experiment, rows: Rows) -> list[Row]:
+    """What rows of an earlier declaration would choose: a method's best by validation of those with the most seeds."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        plan, setting = experiment.plan(row["scale"]), row["setting"]
+        place = f"{row['method']} {[setting.get(key) for key in plan.over]}"
+        candidate = f"{[(key, setting[key]) for key in sorted(setting.keys() - {*plan.over, 'length'})]}"
+        if row["method"] in plan.methods:
+            found.setdefault(place, {}).setdefault(candidate, []).append({**row, "selected": True})
+    best = [max(c.values(), key=lambda r: (len(r), _validated(experiment, r, r[0]["method"]))) for c in found.values()]
+    return [row for group in best for row in group]
+
+
 def _validated(experiment: Experiment, rows: Rows, method: str) -> float:
     values = [experiment.figure(row["validation"]) for row in rows if row["method"] == method]
     mean = fmean(values)
