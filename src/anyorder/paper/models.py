@@ -66,29 +66,28 @@ class CommutativeMonoid(SetModel):
 
 
 class MambaBlock(nn.Module):
-    """A step of a selective state-space block: a short convolution of inputs, then a linear recurrence ``ssm``."""
+    """A step of a Mamba-style block: a short convolution of ``inputs``, then a selective linear recurrence ``ssm``.
+
+    The gate and the projection that follow in Mamba are left out: only the state is read.
+    """
 
     def __init__(self, width: int, states: int = 8, taps: int = 4) -> None:
         super().__init__()
-        self.sizes = [width, states, states]
-        self.enter, self.leave = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.enter, self.select = nn.Linear(width, width), nn.Linear(width, width + states)
         self.taps = nn.Parameter(torch.randn(width, taps) / taps)
-        self.select = nn.Linear(width, sum(self.sizes))
         self.log_decay = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(width, 1))
 
     def start(self, batch: int) -> dict[str, Tensor]:
         zeros = self.log_decay.new_zeros(batch, *self.log_decay.shape)
         return {"inputs": self.taps.new_zeros(batch, *self.taps.shape), "ssm": zeros}
 
-    def forward(self, element: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        new, gate = self.enter(element).chunk(2, 1)
-        inputs = torch.cat([state["inputs"][:, :, 1:], new[:, :, None]], 2)
+    def forward(self, element: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        inputs = torch.cat([state["inputs"][:, :, 1:], self.enter(element)[:, :, None]], 2)
         u = F.silu((inputs * self.taps).sum(2))
-        delta, b, c = self.select(u).split(self.sizes, 1)
+        delta, b = self.select(u).split(self.log_decay.shape, 1)
         delta = F.softplus(delta)[:, :, None]
         ssm = torch.exp(-delta * self.log_decay.exp()) * state["ssm"] + delta * b[:, None] * u[:, :, None]
-        output = self.leave((ssm * c[:, None]).sum(2) * F.silu(gate))
-        return output, {"inputs": inputs, "ssm": ssm}
+        return {"inputs": inputs, "ssm": ssm}
 
 
 class ReadStateSpace(nn.Sequential):
