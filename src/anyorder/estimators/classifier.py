@@ -57,7 +57,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def _calibrate(self, data: SetData, validation: SetData) -> None:
         """Scale the evidence by one number: log π + a (z − log π), for the shares π of the classes.
 
-        It minimises the loss of the validation sets, and log² a as much as one set counts.
+        It minimises the loss of the validation sets, and log² a as much as ten sets count.
         """
         if self._shape:
             return
@@ -69,7 +69,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
         scores = (prior + scale * (outputs - prior) for scale in scales)
         losses = torch.stack([F.cross_entropy(each, unseen, reduction="none") for each in scores])
         losses = losses.mean(1) if other is None else losses @ (other / other.sum())
-        scale = scales[(losses + scales.log() ** 2 / len(unseen)).argmin()]
+        scale = scales[(losses + 10 * scales.log() ** 2 / len(unseen)).argmin()]
         self.model_.out_scale.fill_(scale)
         self.model_.out_mean.copy_((1 - scale) * prior)
 

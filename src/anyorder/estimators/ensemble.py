@@ -30,12 +30,14 @@ class Ensemble:
     """Boosted trees and a linear model of pooled features, averaged with a network.
 
     Outputs are probabilities ``[N, classes]``, whose logarithms are averaged, or numbers ``[N]`` with ``classes=0``.
-    ``weights`` are those of the members and of the network; they sum to 1.
+    ``weights`` are those of the members and of the network; they sum to 1. A probability of the network is smoothed as
+    if one set in ``seen``, the sets held out from it, had any class: few sets cannot tell that an event is impossible.
     """
 
     classes: int
     members: dict[str, Arrays]
     weights: dict[str, float]
+    seen: int
 
     @classmethod
     def fit(
@@ -67,13 +69,15 @@ class Ensemble:
             members[name] = tree_arrays(model) if name == "boosting" else line_arrays(model, scaler)
             unseen.append(found[best])
         share = _share(unseen[0], unseen[1], targets, weights)
-        own = 0.5
+        own, seen = 0.5, 1
         if validation is not None:
             chosen, network = validation
+            seen = len(chosen)
+            network = _smoothed(network, seen)
             mixed = _mixed([(share, unseen[0]), (1 - share, unseen[1])])[chosen]
             own = _share(network, mixed, targets[chosen], None if weights is None else weights[chosen])
         parts = ("network", own), ("boosting", (1 - own) * share), ("linear", (1 - own) * (1 - share))
-        return cls(classes, members, dict(parts))
+        return cls(classes, members, dict(parts), seen)
 
     def parts(self, network: np.ndarray, features: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs of the network, as they are given, and of each member."""
@@ -87,12 +91,13 @@ class Ensemble:
 
     def mixed(self, parts: dict[str, np.ndarray]) -> np.ndarray:
         """The weighted mean of all :meth:`parts`."""
+        parts = {**parts, "network": _smoothed(parts["network"], self.seen)}
         return _mixed([(weight, parts[name]) for name, weight in self.weights.items()])
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that :meth:`of_tensors` needs, as named tensors and JSON values."""
         named = {f"{name}.{key}": from_numpy(a) for name, arrays in self.members.items() for key, a in arrays.items()}
-        return named, {"classes": self.classes, "weights": self.weights}
+        return named, {"classes": self.classes, "weights": self.weights, "seen": self.seen}
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], details: Mapping[str, Any], width: int) -> Self:
@@ -109,7 +114,7 @@ class Ensemble:
             sound = sound and bool(((trees[key] >= low) & (trees[key] <= high)).all())
         if not sound:
             raise InputError("members must be boosted trees and a linear model of the network's static features")
-        return cls(details["classes"], members, details["weights"])
+        return cls(members=members, **details)
 
 
 def _candidates(classes: int, seed: int) -> dict[str, list[Any]]:
@@ -127,6 +132,10 @@ def _losses(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     if outputs.ndim == 1:
         return (outputs - targets) ** 2
     return -np.log(np.maximum(outputs[np.arange(len(targets)), targets], _LEAST))
+
+
+def _smoothed(outputs: np.ndarray, seen: int) -> np.ndarray:
+    return outputs if outputs.ndim == 1 else (seen * outputs + 1 / outputs.shape[1]) / (seen + 1)
 
 
 def _mixed(parts: list[tuple[float, np.ndarray]]) -> np.ndarray:
