@@ -86,6 +86,10 @@ def finite_checks(enabled: bool) -> Iterator[None]:
     """Switch the check for NaN and infinite elements on or off inside a ``with`` block.
 
     The check reads all elements once per scan. On a GPU it also waits for the device.
+
+    >>> import torch, anyorder as ao
+    >>> with finite_checks(False):
+    ...     trajectory = ao.recurrence(torch.nn.GRU(3, 8, batch_first=True)).scan(torch.zeros(2, 4, 3))
     """
     global _check_finite
     before, _check_finite = _check_finite, enabled

@@ -139,14 +139,17 @@ class Report:
 
     @property
     def worst_gap(self) -> float:
+        """The largest change of the output that was found."""
         return self.worst[0].change if self.worst else 0.0
 
     @property
     def worst_set(self) -> int | None:
+        """The number of the set that moved most."""
         return self.worst[0].index if self.worst else None
 
     @property
     def worst_ordering(self) -> np.ndarray | None:
+        """The ordering that moved it most."""
         return self.worst[0].ordering if self.worst else None
 
     @property

@@ -13,7 +13,11 @@ from anyorder.checks import InputError
 
 
 def random_below(bound: Tensor, generator: Generator | None = None) -> Tensor:
-    """One uniform whole number from {0, …, bound − 1} for each entry of ``bound`` (int64, at least 1)."""
+    """One uniform whole number from {0, …, bound − 1} for each entry of ``bound`` (int64, at least 1).
+
+    >>> random_below(torch.tensor([1, 1])).tolist()
+    [0, 0]
+    """
     uniform = _uniform(bound.shape, bound.device, generator)
     return torch.minimum((uniform * bound).to(torch.int64), bound - 1)
 
@@ -55,7 +59,11 @@ def random_orderings(
 
 
 def reorder(elements: Tensor, index: Tensor) -> Tensor:
-    """``elements [B, T, D]`` with each set's elements in the order of its row of ``index [B, K]``."""
+    """``elements [B, T, D]`` with each set's elements in the order of its row of ``index [B, K]``.
+
+    >>> reorder(torch.tensor([[[5.0], [6.0], [7.0]]]), torch.tensor([[2, 0, 1]])).flatten().tolist()
+    [7.0, 5.0, 6.0]
+    """
     return elements.gather(1, index[:, :, None].expand(-1, -1, elements.shape[2]))
 
 
@@ -63,6 +71,10 @@ def random_partners(lengths: Tensor, sample: Tensor, generator: Generator | None
     """For each entry of ``sample [R]``, an element of another set: (other set ``[R]``, position ``[R]``).
 
     The other set is uniform among those that are not empty, its element uniform within it.
+
+    >>> other, position = random_partners(torch.tensor([3, 1]), torch.tensor([0]), None)
+    >>> other.tolist(), position.tolist()
+    ([1], [0])
     """
     filled = (lengths > 0).nonzero()[:, 0]
     if filled.shape[0] < 2:

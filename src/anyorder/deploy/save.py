@@ -113,7 +113,13 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """The model, in eval mode, or the fitted estimator that :func:`save` wrote. Runs no code from the folder."""
+    """The model, in eval mode, or the fitted estimator that :func:`save` wrote. Runs no code from the folder.
+
+    >>> import tempfile, anyorder as ao
+    >>> ao.save(ao.DeepSets(3, 2), folder := Path(tempfile.mkdtemp()) / "model")
+    >>> ao.load(folder)(torch.randn(4, 5, 3)).shape
+    torch.Size([4, 2])
+    """
     saved = open_model(path)
     return saved.model if saved.estimator is None else saved.estimator
 

@@ -27,6 +27,7 @@ from anyorder.data.orderings import reorder
 from anyorder.data.sets import filled
 
 MODELS: dict[str, type[SetModel]] = {}
+"""The class of each model by its name: ``MODELS[model.name](**model.config())`` builds a model again."""
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 _SETTINGS = ("orderings", "seed")  # attributes that may be changed on a model that was built
 
@@ -58,6 +59,16 @@ class SetModel(nn.Module):
     ``recurrence`` and ``readout``, so elements can arrive one by one at a constant cost.
     A subclass with a ``name`` is registered in :data:`MODELS`. Its ``forward`` calls :meth:`masked` or :meth:`filled`.
     ``joined`` puts ``static_features`` beside what the read-out reads.
+
+    >>> class Mean(SetModel):
+    ...     "The mean of a linear function: ``[B, T, D] -> [B, K]``."
+    ...     def __init__(self, in_features, out_features):
+    ...         super().__init__(in_features, out_features)
+    ...         self.linear = nn.Linear(in_features, out_features)
+    ...     def forward(self, elements, lengths=None, *, static=None):
+    ...         return self.linear(elements).mean(1)
+    >>> Mean(3, 2)(torch.randn(5, 7, 3)).shape
+    torch.Size([5, 2])
     """
 
     name: ClassVar[str]
@@ -239,6 +250,7 @@ class Standardised(SetModel):
 
     @property
     def recurrence(self) -> Any:
+        """The recurrence of the model inside."""
         return self.inner.recurrence
 
     @property

@@ -32,6 +32,8 @@ class JanossyPooling(SetModel):
 
     >>> pairs = JanossyPooling(3, 1, k=2)
     >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5)
+    >>> pi_sgd(torch.randn(5, 7, 3)).shape
+    torch.Size([5, 10])
     """
 
     name = "janossy"
@@ -104,9 +106,9 @@ class JanossyPooling(SetModel):
             elements = filled(elements, completed)
         return self.rho(self.joined(pool(self.phi(elements[:, tuples].flatten(2)), mask, "mean"), static))
 
-    # The recurrent form can be penalised and measured like the model inside it.
     @property
     def recurrence(self) -> Recurrence:
+        """The recurrence of the recurrent form, which can be penalised and measured."""
         return self.sequence.recurrence
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:

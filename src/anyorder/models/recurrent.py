@@ -24,7 +24,6 @@ CELLS: dict[str, Callable[..., nn.Module]] = {
     "relu": TwoLayerReLUCell,
     "fold": Fold,
 }
-# What a fold should be able to compute, as arguments of RecurrentSetModel. Choose among them on validation data.
 FOLD_PRESETS: dict[str, dict[str, Any]] = {
     "sums": {"channels": {"affine": 80}},
     "moments": {"channels": {"affine": 80}, "bilinear": 16},
@@ -32,6 +31,7 @@ FOLD_PRESETS: dict[str, dict[str, Any]] = {
     "products": {"channels": {"product": 32}},
     "order": {"channels": {"affine": 16, "max": 32}, "layers": 2, "readout": [64]},
 }
+"""What a fold should be able to compute, as arguments of RecurrentSetModel. Choose among them on validation data."""
 
 
 class Readout(nn.Module):

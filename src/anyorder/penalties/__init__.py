@@ -13,7 +13,11 @@ from anyorder.penalties.subset import SubsetPenalty
 
 
 def penalty_from_config(config: dict[str, Any]) -> Penalty:
-    """The penalty that a :meth:`Penalty.config` dict describes."""
+    """The penalty that a :meth:`Penalty.config` dict describes.
+
+    >>> penalty_from_config(SIRE(window=2).config()) == SIRE(window=2)
+    True
+    """
     kinds = {kind.__name__: kind for kind in (SIRE, SubsetPenalty, PermutationPenalty)}
     options = dict(config)
     return kinds[one_of("penalty name", options.pop("name", None), kinds)](**options)

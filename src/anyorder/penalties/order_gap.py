@@ -21,6 +21,7 @@ class OrderGap(float):
 
     @property
     def value(self) -> float:
+        """The gap as a plain float."""
         return float(self)
 
 
@@ -36,8 +37,9 @@ def order_gap(
 ) -> OrderGap:
     """How far a random reordering moves the output, over how far apart the outputs of different sets are.
 
-    Both are root mean squares. 0: order is ignored. Near 1: order matters as much as content. If all outputs of the
-    batch coincide, the gap is 0 or infinite.
+    √(mean ‖f(xπ) − f(x)‖² / mean ‖f(x) − f(y)‖²), where xπ is a random reordering of x, and y another set. 0: order
+    is ignored. Near 1: order matters as much as content. If all outputs of the batch coincide, the gap is 0 or
+    infinite.
 
     Args:
         subject: a model ``(elements, lengths) -> [B, K]``; or a recurrence or torch module, whose output at the last

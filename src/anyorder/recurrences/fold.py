@@ -58,15 +58,13 @@ def _keep(module: Standardise, _: Any) -> None:
 class Fold(Recurrence):
     """A stack of channels that read one element x at a time, with coefficients that are functions of x alone.
 
-    ====================  =================================  ==========================================
-    kind                  step                               commutes where
-    ====================  =================================  ==========================================
-    ``affine``            s' = (1 − c(x))·s + b(x), s₀ = 0   c ≡ 0: a sum; b = κc: a product around κ
-    ``product``           s' = (1 − c(x))·s, s₀ = 1          everywhere
-    ``sum``               s' = s + b(x), s₀ = 0              everywhere
-    ``max``               s' = max(s, β(x))                  everywhere
-    ``maxplus``           s' = max(s + α(x), β(x))           α ≡ 0, and sums clipped by one constant
-    ====================  =================================  ==========================================
+    | kind     | step                             | commutes where                             |
+    |----------|----------------------------------|--------------------------------------------|
+    | affine   | s' = (1 − c(x))·s + b(x), s₀ = 0 | c ≡ 0: a sum; b = κc: a product around κ   |
+    | product  | s' = (1 − c(x))·s, s₀ = 1        | everywhere                                 |
+    | sum      | s' = s + b(x), s₀ = 0            | everywhere                                 |
+    | max      | s' = max(s, β(x))                | everywhere                                 |
+    | maxplus  | s' = max(s + α(x), β(x))         | α ≡ 0, and sums clipped by one constant    |
 
     c = 1 − cos θ(x) lies in [0, 2]; θ, b, α and β are linear in ``width`` ReLU features of x. The swap gap of an affine
     channel, c(x)b(y) − b(x)c(y), does not depend on the state: the mean square over all pairs of a set is

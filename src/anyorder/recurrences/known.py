@@ -18,6 +18,10 @@ class TwoLayerReLUCell(nn.Module):
     """The cell of Theorem 4: s' = W₁ ReLU(W₂ x + W₃ s + B), with ``hidden`` gates.
 
     ``element [B, in_features]``, ``state [B, state_features]``.
+
+    >>> cell = TwoLayerReLUCell(in_features=3, state_features=2, hidden=8)
+    >>> recurrence(cell, start=torch.zeros(1, 2)).scan(torch.randn(5, 7, 3)).last.shape
+    torch.Size([5, 2])
     """
 
     def __init__(self, in_features: int, state_features: int, hidden: int, bias: bool = True) -> None:
