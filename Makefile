@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: demo test quick attack lint bench results browser clean
+QUICK := not attack and not kill and not ray and not browser and not slow
 
-.venv/tables .venv/paper .venv/dev: .venv/%: pyproject.toml constraints.txt
+.PHONY: demo test quick attack lint docs package bench results browser clean
+
+.venv/tables .venv/paper .venv/dev .venv/docs: .venv/%: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(PIP) -e '.[$*]'
 	touch $@
@@ -17,7 +19,7 @@ test: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not attack and not kill and not ray and not browser and not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(QUICK)"
 
 # Tens of thousands of damaged files, twenty kills of `train` and of `reproduce`, two processes (about ten minutes).
 attack: .venv/dev
@@ -28,6 +30,23 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site in build/site: every block and notebook is run, then every link and name is looked up (about ten minutes).
+docs: .venv/dev .venv/docs
+	$(BIN)/python docs/site/outputs.py
+	$(BIN)/python -m pytest tests/project/test_documentation.py tests/project/test_recipes.py
+	$(BIN)/python -m pytest tests/cli/test_cli.py -k "new_users or front_page"
+	$(BIN)/python docs/site/notebooks.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# dist/, and the quick tests of the source distribution with the wheel in an empty environment.
+package: .venv/dev
+	rm -rf dist build/package
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/package/venv
+	build/package/venv/bin/pip install -q -c constraints.txt "$$(echo dist/*.whl)[dev]"
+	tar -xzf dist/*.tar.gz -C build/package
+	cd build/package/anyorder-* && rm -r src && ../venv/bin/python -m pytest tests -n 2 -m "$(QUICK)"
 
 bench: .venv/dev
 	$(BIN)/python -m benchmarks

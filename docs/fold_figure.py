@@ -1,9 +1,8 @@
 """Draw the picture of docs/fold.md: ``python docs/fold_figure.py``.
 
 A fold of 32 affine channels learns the sum and the sign of sets: an element is a number and a sign, and the targets are
-the sum of the numbers and the product of the signs. The weight of the penalty grows in stages. A point is a channel.
-Its horizontal place is how far it is from a sum: the root mean square of c. Its vertical place is how far it is from a
-product: the sine of the angle between c and b.
+the sum of the numbers and the product of the signs. The weight of the penalty grows in stages. ``ao.plot.channels``
+draws the channels after each stage.
 """
 
 from collections.abc import Iterator
@@ -50,27 +49,13 @@ def training() -> Iterator[tuple[float, ao.Fold, float, float]]:
         yield weight, model.recurrence, float((out - truth)[:, 0].abs().mean()), float(right.float().mean())
 
 
-@torch.no_grad()
-def places(fold: ao.Fold) -> tuple[Tensor, Tensor]:
-    """How far each channel is from a sum and from a product."""
-    x, _ = sets(500, torch.Generator().manual_seed(1))
-    c, b = fold.coefficients_of(x.flatten(0, 1))[:2]
-    cosine = (c * b).sum(0) / (c.square().sum(0) * b.square().sum(0)).sqrt().clamp_min(1e-12)
-    return c.square().mean(0).sqrt(), (1 - cosine.square()).clamp_min(0).sqrt()
-
-
 def main(target: Path) -> None:
+    x, _ = sets(500, torch.Generator().manual_seed(1))
     figure, panels = plt.subplots(1, 4, figsize=(11, 3.1), sharey=True)
     for panel, (weight, fold, error, right) in zip(panels, training(), strict=True):
-        sums, products = places(fold)
-        panel.axvspan(-0.02, 0.06, color="#e8f0f5")
-        panel.axhspan(-0.02, 0.06, color="#f7ece8")
-        panel.scatter(sums, products, s=22, color="#2c6e91", edgecolor="white", linewidth=0.5, zorder=3)
+        ao.plot.channels(fold, x, ax=panel)
         panel.set_title(f"weight {weight:g}\nerror of sums {error:.3f}, signs {right:.0%}", fontsize=9)
-        panel.set_xlabel("distance from a sum", fontsize=9)
-        panel.set_xlim(-0.02, 1.6)
-        panel.set_ylim(-0.02, 1.05)
-    panels[0].set_ylabel("distance from a product", fontsize=9)
+        panel.label_outer()
     figure.tight_layout()
     figure.savefig(target, dpi=130)
 

@@ -26,64 +26,70 @@ PULLED = {  # files of the repository that are pages of the site too
     "results/RESULTS.md": "results.md",
 }
 # Page -> its title, a sentence, and the names on it. Every public name stands on one page; on_config sees to that.
-API: dict[str, tuple[str, str, list[str]]] = {
+API = {
     "penalties": (
         "Penalties",
         "What to add to a loss, and how far order matters to a model.",
-        ["penalties.SIRE", "penalties.SubsetPenalty", "penalties.PermutationPenalty", "penalties.Penalty"]
-        + ["penalties.AdaptiveWeight", "penalties.order_gap.order_gap", "penalties.order_gap.OrderGap"]
-        + ["penalties.penalty_from_config"],
+        """penalties.SIRE penalties.SubsetPenalty penalties.PermutationPenalty penalties.Penalty
+        penalties.AdaptiveWeight penalties.order_gap.order_gap penalties.order_gap.OrderGap
+        penalties.penalty_from_config""",
     ),
     "recurrences": (
         "Recurrences",
         "A step, a start state, and the states of a scan.",
-        ["recurrences.base.recurrence", "recurrences.base.Recurrence", "recurrences.trajectory.Trajectory"]
-        + ["recurrences.fold.Fold", "recurrences.known.parity", "recurrences.known.sum", "recurrences.known.max"]
-        + ["recurrences.known.TwoLayerReLUCell"],
+        """recurrences.base.recurrence recurrences.base.Recurrence recurrences.trajectory.Trajectory
+        recurrences.fold.Fold recurrences.known.parity recurrences.known.sum recurrences.known.max
+        recurrences.known.TwoLayerReLUCell""",
     ),
     "models": (
         "Models",
         "All models share one call, `model(elements, lengths=None, *, static=None)`, and give `[B, out_features]`.",
-        [f"models.{name}" for name in importlib.import_module("anyorder.models").__all__]
-        + ["models.pyg.SireAggregation", "models.pyg.penalty_of"],
+        " ".join(f"models.{name}" for name in importlib.import_module("anyorder.models").__all__)
+        + " models.pyg.SireAggregation models.pyg.penalty_of",
     ),
     "training": (
         "Training",
         "The training loop, and its settings.",
-        ["training.loop.train", "training.config.TrainConfig", "training.config.TrainResult"],
+        "training.loop.train training.config.TrainConfig training.config.TrainResult",
     ),
     "estimators": (
         "Estimators and tables",
         "Models of tables, and estimators of scikit-learn's kind.",
-        ["estimators.table_model.TableModel", "estimators.classifier.SetClassifier"]
-        + ["estimators.regressor.SetRegressor", "estimators.tables.read_table", "estimators.tables.Table"],
+        """estimators.table_model.TableModel estimators.classifier.SetClassifier estimators.regressor.SetRegressor
+        estimators.tables.read_table estimators.tables.Table""",
     ),
     "audits": (
         "Audits and proofs",
         "Whether order matters to any predictor, and proofs that it does not.",
-        ["audits.run.audit", "audits.report.Report", "audits.report.Comparison", "verify.certify.certify"]
-        + ["verify.certify.Proof"]
-        + [f"verify.assertions.assert_{what}_invariant" for what in ("order", "padding", "chunking")],
+        """audits.run.audit audits.report.Report audits.report.Comparison verify.certify.certify verify.certify.Proof
+        verify.assertions.assert_order_invariant verify.assertions.assert_padding_invariant
+        verify.assertions.assert_chunking_invariant""",
     ),
     "deploy": (
         "Save, share and stream",
         "Model folders that cannot run code, the Hub, and sets that are still arriving.",
-        ["deploy.save.save", "deploy.save.load", "deploy.stream.Stream"],
+        """deploy.save.save deploy.save.load deploy.hub.save_pretrained deploy.hub.from_pretrained
+        deploy.hub.push_to_hub deploy.stream.Stream""",
+    ),
+    "plot": (
+        "Pictures",
+        "Each function draws on `ax` or on a new figure, and returns matplotlib axes (extra `audit`).",
+        "plot.history plot.channels plot.curve",
     ),
     "data": (
         "Sets and orderings",
         "The container of sets of different sizes, and random orderings.",
-        ["data.sets.SetData", "data.sets.pad", "data.sets.pad_from_batch", "data.orderings.random_orderings"]
-        + ["data.orderings.reorder", "data.orderings.random_partners", "data.orderings.random_below"],
+        """data.sets.SetData data.sets.pad data.sets.pad_from_batch data.orderings.random_orderings
+        data.orderings.reorder data.orderings.random_partners data.orderings.random_below""",
     ),
     "checks": (
         "Errors",
         "What bad input raises.",
-        ["checks.InputError", "checks.InputTypeError", "checks.Diverged", "checks.finite_checks"],
+        "checks.InputError checks.InputTypeError checks.Diverged checks.finite_checks",
     ),
 }
-PLACES = {name.rpartition(".")[2]: f"anyorder.{name}" for *_, names in API.values() for name in names}
-MODULES = {"checks": "", "known": "", "orderings": "", "pyg": "", "testing": ""}  # ao.known.parity stands as parity
+PLACES = {name.rpartition(".")[2]: f"anyorder.{name}" for *_, names in API.values() for name in names.split()}
+MODULES = ("checks", "known", "orderings", "plot", "pyg", "testing")  # ao.known.parity stands as parity
 
 
 def on_config(config: Any) -> None:
@@ -130,14 +136,17 @@ def on_files(files: Files, config: Any) -> Files:
     for name, page in PULLED.items():
         add(page, content=relinked((ROOT / name).read_text(), name))
     for page, (title, what, names) in API.items():
-        blocks = [f"::: anyorder.{name}\n    options:\n      heading: {called(name)}\n" for name in names]
+        blocks = [f"::: anyorder.{name}\n    options:\n      heading: {called(name)}\n" for name in names.split()]
         add(f"api/{page}.md", content="\n".join([f"# {title}\n", f"{what}\n", *blocks]))
     add("api/index.md", content=index())
     add("api/command.md", content=command())
     if not BUILT.is_dir():
         build()
     for file in BUILT.iterdir():
-        add(f"notebooks/{file.name}", **({"content": file.read_text()} if file.suffix == ".md" else {"abs_src_path": file}))
+        add(
+            f"notebooks/{file.name}",
+            **({"content": file.read_text()} if file.suffix == ".md" else {"abs_src_path": file}),
+        )
     return files
 
 
@@ -155,7 +164,7 @@ def called(path: str) -> str:
 def index() -> str:
     lines = ["# API", "", "`import anyorder as ao`. Every name has its signature, formula, shapes and an example.", ""]
     for page, (title, what, names) in API.items():
-        links = ", ".join(f"[`{called(name)}`][anyorder.{name}]" for name in names)
+        links = ", ".join(f"[`{called(name)}`][anyorder.{name}]" for name in names.split())
         lines += [f"## [{title}]({page}.md)", "", what, "", links, ""]
     return "\n".join([*lines, "## [The command](command.md)", "", "Every command and option of `anyorder`."])
 
@@ -199,6 +208,8 @@ def relinked(markdown: str, place: str) -> str:
         if "://" in target:
             return found.group()
         path = normpath(join(here, target))
+        if path.startswith("docs/notebooks/"):
+            path = path.removesuffix(".py") + ".md"
         if path.startswith("docs/") and not path.endswith(".py"):
             inside, up = path.removeprefix("docs/"), "../" * (here.count("/") if here.startswith("docs") else 0)
             return f"{found.group(1)}{up}{inside}"

@@ -46,30 +46,35 @@ def agree(shown: str, printed: str) -> bool:
     if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
         return False
     pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
-    return all(abs(float(one) - float(two)) <= 0.2 * abs(float(one)) + 0.02 for one, two in pairs)
+    return all(abs(float(one) - float(two)) <= 0.2 * abs(float(one)) + 0.05 for one, two in pairs)
+
+
+def rerun(page: Path, write: bool) -> list[str]:
+    """Run a page; return what is no longer true, or write it."""
+    names: dict[str, object] = {"__name__": page.stem}
+    wrong: list[str] = []
+
+    def follow(block: re.Match[str]) -> str:
+        kind, code, shown = block.groups()
+        printed = run(kind, code, names)
+        if shown is None:
+            return block.group()
+        if not write and not agree(shown, printed):
+            wrong.append(f"{page.name} shows\n{shown}\nand its code prints\n{printed}")
+        return f"```{kind}\n{code}```\n\n```text\n{printed.rstrip()}\n```\n" if write else block.group()
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        text = BLOCK.sub(follow, page.read_text())
+    if write:
+        page.write_text(text)
+    return wrong
 
 
 def main(write: bool) -> None:
     for page in pages():
-        names: dict[str, object] = {"__name__": page.stem}
-        wrong: list[str] = []
-
-        def rerun(block: re.Match[str], names: dict[str, object] = names, wrong: list[str] = wrong) -> str:
-            kind, code, shown = block.groups()
-            printed = run(kind, code, names)
-            if shown is None:
-                return block.group()
-            if write:
-                return f"```{kind}\n{code}```\n\n```text\n{printed.rstrip()}\n```\n"
-            if not agree(shown, printed):
-                wrong.append(f"{page.name} shows\n{shown}\nand its code prints\n{printed}")
-            return block.group()
-
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            text = BLOCK.sub(rerun, page.read_text())
-        if write:
-            page.write_text(text)
-        sys.exit("\n".join(wrong)) if wrong else print(f"{page.name}: the outputs are true", flush=True)
+        if wrong := rerun(page, write):
+            sys.exit("\n".join(wrong))
+        print(f"{page.name}: the outputs are true", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from anyorder.checks import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"  # of a model folder
+CONFIG, WEIGHTS, LOG, CARD = "config.json", "model.safetensors", "log.jsonl", "README.md"  # of a model folder
 NO_DIGEST = "sha256:" + 64 * "0"  # where the digest of a file goes
 _LARGEST_HEADER = 1 << 25  # bytes of names, shapes and metadata
 _DTYPES = {
@@ -44,7 +44,7 @@ def home() -> Path:
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a folder that holds a saved model and nothing else, so that it may be replaced."""
     folder = Path(path)
-    return folder.is_dir() and {p.name for p in folder.iterdir()} - {LOG} == {CONFIG, WEIGHTS}
+    return folder.is_dir() and {p.name for p in folder.iterdir()} - {LOG, CARD} == {CONFIG, WEIGHTS}
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:

@@ -111,20 +111,26 @@ def _bias(name: str, values: dict[Any, Estimate]) -> Figure:
 
 def _curve(name: str, values: dict[int, Estimate]) -> Figure:
     key, title, label, unit = CURVES[name]
-    x, y = np.array(list(values)), np.array(list(map(float, values.values())))
-    low, high = np.array([v.ci or (np.nan, np.nan) for v in values.values()]).T
-    band = "" if np.isnan(low).all() else " with 95 % band"
+    x, y = list(values), np.array(list(map(float, values.values())))
+    band = " with 95 % band" if any(value.ci for value in values.values()) else ""
 
     def draw(axes: Axes) -> None:
-        axes.fill_between(x, low, high, color=SOFT, linewidth=0)
-        axes.plot(x, y, color=BLUE, linewidth=2, marker="o", markersize=4.5 if len(x) < 30 else 0)
+        draw_curve(axes, values)
         axes.set(title=title, xlabel=label, ylabel=unit)
-        axes.set_ylim(bottom=min(0.0, float(np.nanmin(np.append(low, 0.0)))))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
     first, last, top = (f"{short(y[i])} at {key} {x[i]}" for i in (0, -1, y.argmax()))
     alt = f"Line chart{band}: {title.lower()}. The {unit} is {first} and {last}. The largest is {top}."
     return Figure(name, draw, alt)
+
+
+def draw_curve(axes: Axes, values: dict[int, Estimate], colour: str = BLUE, band: Any = SOFT, name: str = "") -> None:
+    """A line with its intervals as a band, from 0 upwards."""
+    x, size = list(values), 4.5 if len(values) < 30 else 0
+    low, high = np.array([value.ci or (np.nan, np.nan) for value in values.values()]).T
+    axes.fill_between(x, low, high, color=band, linewidth=0)
+    axes.plot(x, list(values.values()), color=colour, linewidth=2, marker="o", markersize=size, label=name)
+    axes.set_ylim(bottom=min(0.0, float(np.nanmin(np.append(low, 0.0)))))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
 
 def _distribution(changes: np.ndarray) -> Figure:
