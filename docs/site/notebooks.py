@@ -5,6 +5,7 @@ than three minutes, or shows a picture without an alternative text (``alt="…"`
 """
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -34,16 +35,21 @@ def build(names: list[str] | None = None) -> None:
 def convert(path: Path) -> None:
     notebook = jupytext.read(path)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    os.environ.setdefault("IPYTHONDIR", tempfile.mkdtemp())
+    os.environ |= {"IPYTHONDIR": tempfile.mkdtemp(), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=SECONDS, coalesce_streams=True, resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        for warning in [output for output in cell.get("outputs", []) if output.get("name") == "stderr"]:
+            print(f"{path.name}: {warning['text']}", file=sys.stderr)
+            cell.outputs.remove(warning)
         pictures = sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
         assert pictures <= 1, f"{path.name}: a cell shows at most one picture"
         assert not pictures or cell.metadata.get("alt"), f'{path.name}: give this cell alt="…":\n{cell.source}'
     nbformat.write(notebook, BUILT / f"{path.stem}.ipynb")
     text, resources = MarkdownExporter().from_notebook_node(notebook, {"unique_key": path.stem})
+    text = re.sub(r"<style scoped>.*?</style>\n?", "", text, flags=re.DOTALL)
     for name, content in resources["outputs"].items():
         (BUILT / name).write_bytes(content)
     for name, cell in zip(resources["outputs"], (c for c in notebook.cells if c.metadata.get("alt")), strict=True):
