@@ -33,7 +33,7 @@ model, penalty = ao.RecurrentSetModel(2, 2, cell="fold", channels={"affine": 32}
 with torch.no_grad():
     model.recurrence.coefficients[0].weight[:16] *= 10
 
-figure, panels = plt.subplots(1, 4, figsize=(12, 3.3), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 4, figsize=(9.5, 3), sharey=True, layout="constrained")
 for ax, weight in zip(panels, (0.0, 0.1, 1.0, 10.0)):
     optimizer = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=800)
@@ -50,7 +50,9 @@ for ax, weight in zip(panels, (0.0, 0.1, 1.0, 10.0)):
     error, right = (out - truth)[:, 0].abs().mean(), ((out[:, 1] > 0) == (truth[:, 1] > 0)).float().mean()
     ao.plot.channels(model, unseen, ax=ax).set_title(f"weight {weight:g}")
     ax.label_outer()
-    print(f"weight {weight:4}: error of the sum {error:.3f}, signs {right:.0%}, order gap {ao.order_gap(model, unseen):.4f}")
+    print(
+        f"weight {weight:4}: error of the sum {error:.3f}, signs {right:.0%}, order gap {ao.order_gap(model, unseen):.4f}"
+    )
 
 # %% [markdown]
 # ## A proof and not a sample

@@ -2,7 +2,7 @@
 # # From a Mamba-style block to a set model
 #
 # A selective state-space block reads a sequence. Its state follows the order in two ways: through the short convolution, which must keep the order of the last inputs, and through
-# the state-space model, which need not. SIRE takes the part that need not: `of="ssm"`.
+# the state-space model, which need not. The argument `of=` says on which part SIRE acts: here on what the read-out makes of the state-space part.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,7 +42,8 @@ class MambaBlock(nn.Module):
 # %% [markdown]
 # ## A set model around it
 #
-# `ao.recurrence` takes any step and its start. The read-out pools nothing: it reads the state-space part of the last state.
+# `ao.recurrence` takes any step and its start. The read-out takes the state-space part of the last state.
+
 
 # %%
 class SetModel(nn.Module):
@@ -51,31 +52,36 @@ class SetModel(nn.Module):
         self.encode, block = nn.Linear(2, width), MambaBlock(width)
         self.mamba, self.readout = ao.recurrence(block, start=block.start), nn.Linear(8 * width, 1)
 
+    def read(self, state):
+        return self.readout(state["ssm"].flatten(1))
+
     def forward(self, elements, lengths=None, return_trajectory=False):
         trajectory = self.mamba.scan(self.encode(elements), lengths)
-        out = self.readout(trajectory.last["ssm"].flatten(1))
+        out = self.read(trajectory.last)
         return (out, trajectory) if return_trajectory else out
 
 
 def sets(count, seed):
-    """Sets of 4 to 10 points, and how many of them lie in the unit circle."""
+    """Sets of 4 to 10 points, and the sum of their positive coordinates."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(4, 11, (count,), generator=generator)
     x = torch.randn(count, 10, 2, generator=generator)
-    inside = (x.norm(dim=2) < 1) & (torch.arange(10) < lengths[:, None])
-    return x, lengths, inside.sum(1, keepdim=True).float()
+    positive = x.relu().sum(2) * (torch.arange(10) < lengths[:, None])
+    return x, lengths, positive.sum(1, keepdim=True)
 
 
-x, lengths, y = sets(128, seed=0)
+x, lengths, y = sets(256, seed=0)
 unseen, sizes, truth = sets(500, seed=1)
 
 # %% [markdown]
 # ## Training with three weights
 
+
 # %%
-def train(weight, steps=300):
+def train(weight, steps=400):
     torch.manual_seed(0)
-    model, sire = SetModel(), ao.SIRE(of="ssm")
+    model = SetModel()
+    sire = ao.SIRE(of=model.read)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         out, trajectory = model(x, lengths, return_trajectory=True)
@@ -84,28 +90,28 @@ def train(weight, steps=300):
             loss = loss + weight * sire(trajectory)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return model.eval()
 
 
 reports = {}
-for weight in (0.0, 0.3, 3.0):
+for weight in (0.0, 0.1, 1.0):
     model = train(weight)
     with torch.no_grad():
         error = (model(unseen, sizes) - truth).abs().mean()
     generator = torch.Generator().manual_seed(0)
-    reports[weight] = ao.audit(model, unseen, sizes, orderings=8, search=50, generator=generator)
+    reports[weight] = ao.audit(model, unseen, sizes, orderings=8, search=0, generator=generator)
     print(f"weight {weight:g}: mean error {error:.2f}, order gap {reports[weight].order_gap:.2f}")
 
 # %% [markdown]
 # ## What is left of the order
 #
-# The convolution sees the last inputs in order, so the gap cannot reach 0. Swaps at the end of the set matter most: nothing comes after them.
+# The convolution reads the last four inputs in their order, so the gap falls and does not vanish. The error on new sets falls with it: a sum has no order, and the
+# penalty tells the block so. `of="ssm"` would penalise all of the state-space part, also what the read-out never uses.
 
-# %% alt="Three curves of the mean change of the output against the position of a swapped element, one for each weight. Larger weights lie lower. Late positions matter more than early ones."
+# %% alt="Three curves of the mean change of the output against the position of a swapped element, one for each weight. Larger weights lie lower."
 ax = ao.plot.curve({f"weight {weight:g}": report for weight, report in reports.items()}, "by_position")
-ax.set_title("Swapping one element, by its position");
+ax.set_title("Swapping one element, by its position")
 
 # %% [markdown]
 # ## With a parallel scan of your own

@@ -70,7 +70,14 @@ print(f"{together.mean():.0%} of {len(table):,} readings share their minute with
 stays = np.sort(table["stay"].unique())
 held_out = table["stay"].isin(np.random.default_rng(0).choice(stays, len(stays) // 4, replace=False))
 train, test = table[~held_out], table[held_out]
-columns = {"set_id": "stay", "target": "died", "time": "minute", "name": "parameter", "value": "value", "static": ["age"]}
+columns = {
+    "set_id": "stay",
+    "target": "died",
+    "time": "minute",
+    "name": "parameter",
+    "value": "value",
+    "static": ["age"],
+}
 common = {"epochs": 12, "test_fraction": 0.0, "yardstick": False, "random_state": 0}
 models = {
     "no penalty": ao.TableModel(pooled=False, penalty=None, penalty_weight=0.0, **common),

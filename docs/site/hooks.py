@@ -25,6 +25,7 @@ PULLED = {  # files of the repository that are pages of the site too
     "SECURITY.md": "security.md",
     "results/RESULTS.md": "results.md",
 }
+PICTURES = [str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob("*.png")]
 # Page -> its title, a sentence, and the names on it. Every public name stands on one page; on_config sees to that.
 API = {
     "penalties": (
@@ -135,6 +136,8 @@ def on_files(files: Files, config: Any) -> Files:
 
     for name, page in PULLED.items():
         add(page, content=relinked((ROOT / name).read_text(), name))
+    for picture in PICTURES:
+        add(picture, abs_src_path=ROOT / picture)
     for page, (title, what, names) in API.items():
         blocks = [f"::: anyorder.{name}\n    options:\n      heading: {called(name)}\n" for name in names.split()]
         add(f"api/{page}.md", content="\n".join([f"# {title}\n", f"{what}\n", *blocks]))
@@ -215,6 +218,8 @@ def relinked(markdown: str, place: str) -> str:
             return f"{found.group(1)}{up}{inside}"
         if path in PULLED:
             return f"{found.group(1)}{PULLED[path]}"
+        if path in PICTURES:
+            return f"{found.group(1)}{path}"
         if not (ROOT / path).exists():
             raise PluginError(f"{place} links to {target}, which is not there")
         return f"{found.group(1)}{SOURCE}{path}"
