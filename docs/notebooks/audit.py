@@ -5,8 +5,6 @@
 # a network, an estimator of scikit-learn, a predictor that samples, and a language model.
 
 # %%
-import re
-
 import numpy as np
 import torch
 from IPython.display import Image
@@ -46,7 +44,7 @@ Image("comparison.png", width=560)
 # `by_position` is the mean change of the output if the element at a place is swapped with another.
 
 # %% alt="Three curves of the mean change of the output against the position of the swapped element. The curve of DeepSets is at 0, those of the forest and the GRU are above it."
-ao.plot.curve(comparison, "by_position")
+ax = ao.plot.curve(comparison, "by_position")
 # %% [markdown]
 # ## A predictor that samples
 #

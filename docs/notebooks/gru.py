@@ -62,7 +62,7 @@ reports = {
 }
 for name, report in reports.items():
     print(f"{name}: {report}\n")
-ao.plot.curve(reports)
+ax = ao.plot.curve(reports)
 # %% [markdown]
 # ## The path of the state
 #

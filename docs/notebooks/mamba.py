@@ -5,7 +5,6 @@
 # the state-space model, which need not. The argument `of=` says on which part SIRE acts: here on what the read-out makes of the state-space part.
 
 # %%
-import matplotlib.pyplot as plt
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -111,7 +110,7 @@ for weight in (0.0, 0.1, 1.0):
 
 # %% alt="Three curves of the mean change of the output against the position of a swapped element, one for each weight. Larger weights lie lower."
 ax = ao.plot.curve({f"weight {weight:g}": report for weight, report in reports.items()}, "by_position")
-ax.set_title("Swapping one element, by its position")
+ax = ax.set(title="Swapping one element, by its position")
 
 # %% [markdown]
 # ## With a parallel scan of your own
