@@ -80,7 +80,7 @@ API = {
     "data": (
         "Sets and orderings",
         "The container of sets of different sizes, and random orderings.",
-        """data.sets.SetData data.sets.pad data.sets.pad_from_batch data.orderings.random_orderings
+        """data.sets.SetData data.sets.pad data.orderings.random_orderings
         data.orderings.reorder data.orderings.random_partners data.orderings.random_below""",
     ),
     "checks": (
