@@ -89,7 +89,7 @@ def curve(reports: Any, name: str = "state_order_gap", ax: Axes | None = None) -
     >>> import anyorder as ao
     >>> report = ao.audit(ao.RecurrentSetModel(3, 2), torch.randn(20, 6, 3), orderings=4)
     >>> ao.plot.curve(report).get_ylabel()
-    'order gap of the state'
+    'order gap'
     """
     _, title, label, unit = CURVES[one_of("name", name, CURVES)]
     found = getattr(reports, "reports", reports if isinstance(reports, Mapping) else {"": reports})

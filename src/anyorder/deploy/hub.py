@@ -130,9 +130,10 @@ def _card(folder: Path, report: Any, repo_id: str, about: dict[str, Any]) -> str
         lines += [report.verdict()[1], "", f"Measured on {report.sets} sets in {report.orderings} orderings each.", ""]
         lines += _table({words: _figure(report, name) for name, words in _FIGURES.items()})
     if kept.get("held_out"):
-        sets, figures = kept["held_out"]["sets"], kept["held_out"]["model"]
-        lines += [f"## On {sets} sets held out from training", ""]
-        lines += _table({name: f"{value:.4g}" for name, value in figures.items() if isinstance(value, float)})
+        lines += [f"## On {kept['held_out']['sets']} sets held out from training", ""]
+        for part, figures in kept["held_out"]["metrics"].items():
+            shown = {name: f"{value:.4g}" for name, value in figures.items() if isinstance(value, float)}
+            lines += [f"### {part}", "", *_table(shown)]
     lines += ["## Arguments", "", "```json", json.dumps(model["config"], indent=2), "```", ""]
     return "\n".join(lines)
 
