@@ -12,7 +12,7 @@ from anyorder.data.sets import SetData
 from anyorder.models.deep_sets import DeepSets
 from anyorder.models.recurrent import RecurrentSetModel
 from anyorder.paper.data import generated
-from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.models import CommutativeMonoid
 from anyorder.paper.runner import arms
 from anyorder.paper.runner.arms import Variants, run, state_gap
@@ -20,7 +20,7 @@ from anyorder.paper.runner.trial import Trial
 
 CASES = [
     pytest.param(name, method, id=f"{name}-{method}")
-    for name in [*GROUPS["synthetic"], *GROUPS["real"]]
+    for name in EXPERIMENTS
     if name not in ("range", "variance")  # the same methods as sum
     for method in EXPERIMENTS[name].plan("smoke").methods
 ]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import toy_experiment
 from anyorder.checks import Diverged, InputError, InputTypeError
 from anyorder.cli.app import app
-from anyorder.paper.experiments import EXPERIMENTS, GROUPS
+from anyorder.paper.experiments import EXPERIMENTS
 from anyorder.paper.runner.rows import read_rows, write_rows
 from anyorder.paper.runner.sweep import Origin, reproduce, run_trial, sweep
 from anyorder.paper.runner.trial import Trial
@@ -325,30 +325,11 @@ def test_a_failed_trial_ends_the_command_with_status_1(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("run", [sweep, reproduce])
-@pytest.mark.parametrize("name", ["parity", "synthetic"])
-def test_what_is_mistaken_is_refused_before_the_plan(tmp_path, capsys, run, name, options, error, said):
-    subject = toy_experiment.toy() if run is sweep else name
+def test_what_is_mistaken_is_refused_before_the_plan(tmp_path, capsys, run, options, error, said):
+    subject = toy_experiment.toy() if run is sweep else "parity"
     with pytest.raises(error, match=said):
         run(subject, **{"scale": "smoke", "out": tmp_path / "rows", **options})
     with pytest.raises(InputError, match=r"experiment .*'parity'"):
         reproduce("parety", "smoke", out=tmp_path / "rows")
     assert capsys.readouterr().out == ""
     assert not list(tmp_path.glob("rows/*.jsonl"))
-
-
-def test_a_group_says_its_total_and_runs_a_method_where_there_is_one(tmp_path, capsys):
-    reproduce("synthetic", "laptop", out=tmp_path, only=["sub"], seeds=1, dry_run=True)
-    said = capsys.readouterr().out
-    with_sub = [EXPERIMENTS[name] for name in GROUPS["synthetic"] if "sub" in EXPERIMENTS[name].plan("laptop").methods]
-    assert said.startswith(f"synthetic, laptop scale: {', '.join(each.name for each in with_sub)}. About ")
-    assert "parity" not in said
-
-
-def test_a_group_goes_on_where_one_of_it_has_no_data(tmp_path, monkeypatch, capsys):
-    for name, load in (("toy", toy_experiment.no_data), ("other", None)):
-        monkeypatch.setitem(EXPERIMENTS, name, replace(toy_experiment.toy(), name=name, data=load))
-    monkeypatch.setitem(GROUPS, "toys", ["toy", "other"])
-    problems = reproduce("toys", "smoke", out=tmp_path, jobs=2, only=["a"], seeds=1)
-    assert [problem.split(":")[0] for problem in problems] == ["toy"]
-    assert "toy is left out: " in capsys.readouterr().out
-    assert {row["method"] for row in read_rows(tmp_path / "other.jsonl")} == {"a"}

@@ -497,9 +497,7 @@ def data_where(name: str | None = Argument(None, help="Data set whose files are 
 @app.command(epilog=_EXAMPLE + "reproduce parity --scale smoke --out mine")
 def reproduce(
     context: typer.Context,
-    experiment: str = Argument(
-        help="Experiment: parity, sub-vs-sire, sum, …; a group: synthetic, real; or your own: my_module:EXPERIMENT."
-    ),
+    experiment: str = Argument(help="Experiment: parity, sub-vs-sire, sum, …; or your own: my_module:EXPERIMENT."),
     scale: str = Option("laptop", help="Budget: smoke (seconds), laptop (hours) or paper (the full protocol)."),
     jobs: int | None = Option(None, min=1, help="Number of local processes.", show_default="one per core"),
     engine: str = Option("local", help="Where trials run: local, or ray for a Ray cluster."),
@@ -536,8 +534,8 @@ def report(
     ),
 ) -> None:
     """Write RESULTS.md and report.html from the rows in a folder."""
-    from anyorder.paper.experiments import experiments_named
+    from anyorder.paper.experiments import experiment_named
     from anyorder.paper.report.page import write_report
 
-    for path in write_report(folder, [each for name in own or () for each in experiments_named(name)]):
+    for path in write_report(folder, [experiment_named(name) for name in own or ()]):
         typer.echo(f"wrote {path}")

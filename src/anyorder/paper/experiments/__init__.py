@@ -13,25 +13,17 @@ _found = [e for module in _modules for e in vars(module).values() if isinstance(
 _found.sort(key=lambda experiment: experiment.reported == "not tried")  # those of the paper come first
 EXPERIMENTS = {experiment.name: experiment for experiment in _found}
 
-# Names for several at once.
-GROUPS = {
-    "synthetic": [name for name, experiment in EXPERIMENTS.items() if experiment.data is None],
-    "real": [name for name, experiment in EXPERIMENTS.items() if experiment.data is not None],
-}
 
-
-def experiments_named(name: str) -> list[Experiment]:
-    """One of ours, those of a group, or one of your own, ``my_module:EXPERIMENT``."""
+def experiment_named(name: str) -> Experiment:
+    """One of ours, or one of your own, ``my_module:EXPERIMENT``."""
     module, own, attribute = name.partition(":")
     if not own:
-        one_of("experiment", name, [*EXPERIMENTS, *GROUPS])
-        return [EXPERIMENTS[each] for each in GROUPS.get(name, [name])]
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a command has the folder of its script there instead
+        return EXPERIMENTS[one_of("experiment", name, EXPERIMENTS)]
+    sys.path.insert(0, os.getcwd())  # a command has the folder of its script there instead
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise InputError(f"experiment {name}: {error}; run the command in the folder of {module}.py") from error
     if not isinstance(found, Experiment) or found.name in EXPERIMENTS:
         raise InputError(f"experiment {name} must be an Experiment with a name that is not one of {[*EXPERIMENTS]}")
-    return [found]
+    return found

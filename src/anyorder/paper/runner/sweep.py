@@ -34,7 +34,7 @@ import torch
 from anyorder import __version__
 from anyorder.checks import Diverged, InputError, one_of, whole_number
 from anyorder.files import home, locked
-from anyorder.paper.experiments import GROUPS, experiments_named
+from anyorder.paper.experiments import experiment_named
 from anyorder.paper.runner.rows import read_rows, rows_path, write_rows
 from anyorder.paper.runner.trial import Experiment, Row, Run, Trial, duration, spelled, varied
 
@@ -273,51 +273,23 @@ def reproduce(
 ) -> list[str]:
     """Run what is missing of an experiment, the plan shown first; returns the problems of trials that failed.
 
-    ``name`` may be a group ("synthetic", "real"): its total time is shown, then its experiments run one by one. It
-    may be one of your own, ``my_module:EXPERIMENT``. A trial gets ``cpus`` threads and, with ``gpus`` (a share of one
-    will do), trains on the GPU it finds; None: what the experiment declares, one thread and no GPU.
+    ``name`` is one of ours or one of your own, ``my_module:EXPERIMENT``. A trial gets ``cpus`` threads and, with
+    ``gpus`` (a share of one will do), trains on the GPU it finds; None: what the experiment declares, one thread and no
+    GPU.
     """
-    group = experiments_named(name)
+    experiment = experiment_named(name)
     _check_options(engine, jobs, address, gpus or 0, seeds)
-    known = dict.fromkeys(method for each in group for method in each.plan(scale).methods)
-    wanted = known if only is None else [one_of("only", method, known) for method in only]
-    options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
-    more = f" --scale {scale}" + (f" --seeds {seeds}" if seeds else "") + (f" --gpus {gpus:g}" if gpus else "")
-    work: list[tuple[Experiment, list[Trial], list[Trial]]] = []
-    for each in group:
-        each = replace(each, cpus=cpus or each.cpus, gpus=gpus or each.gpus)
-        if each.gpus and ":" not in name:  # ours take a device
-            run: Any = each.run
-            each = replace(each, run=functools.partial(run, device="auto"))
-        rows = read_rows(rows_path(out, each.name))
-        methods = [method for method in each.plan(scale).methods if method in wanted]
-        if trials := each.trials(scale, rows, only=methods, seeds=seeds, guess=True):
-            work.append((each, trials, unfinished(trials, rows)))
-    if name in GROUPS:
-        seconds = sum(each.estimated_seconds(left) for each, _, left in work)
-        names = ", ".join(each.name for each, *_ in work)
-        print(f"{name}, {scale} scale: {names}. About {duration(seconds)} of one core's time in all.\n")
-    problems = []
-    for each, trials, left in work:
-        command = f"anyorder reproduce {name if name not in GROUPS else each.name}{more}"
-        try:
-            problems += _reproduce(each, scale, trials, left, dry_run, command=command, **options)
-        except InputError as error:  # no data, say: that is the problem of one experiment of a group, not of all
-            if name not in GROUPS:
-                raise
-            print(f"{each.name} is left out: {error}", flush=True)
-            problems.append(f"{each.name}: {error}")
-    return problems
-
-
-def _reproduce(
-    experiment: Experiment, scale: str, trials: list[Trial], left: list[Trial], dry_run: bool, **options: Any
-) -> list[str]:
-    plan, jobs = experiment.plan(scale), options["jobs"]
+    experiment = replace(experiment, cpus=cpus or experiment.cpus, gpus=gpus or experiment.gpus)
+    if experiment.gpus and ":" not in name:  # ours take a device
+        run: Any = experiment.run
+        experiment = replace(experiment, run=functools.partial(run, device="auto"))
+    plan, rows = experiment.plan(scale), read_rows(rows_path(out, experiment.name))
+    trials = experiment.trials(scale, rows, only=only, seeds=seeds, guess=True)
+    left = unfinished(trials, rows)
     seconds = experiment.estimated_seconds(left)
     print(f"{experiment.name}, {scale} scale. {experiment.claim}\nHow: {experiment.choices}")
     told = f"{len(left)} of {len(trials)} trials to run: about {duration(seconds)} of one core's time"
-    if options["engine"] == "local":
+    if engine == "local":
         processes = min(jobs or jobs_for(experiment.cpus), max(1, len(left)))
         told += f", {duration(seconds / processes)} on {processes} process{'es' if processes > 1 else ''}"
     print(told, flush=True)
@@ -336,10 +308,12 @@ def _reproduce(
             figure = "diverged" if math.isnan(value) else f"validation {experiment.select} {abs(value):.4f}"
         print(f"[{next(done)}/{len(left)}] {where}: {figure}", flush=True)
 
-    only = list(dict.fromkeys(trial.method for trial in trials))
-    rows = sweep(experiment, scale, only=only, on_finish=finished, **options)
+    command = f"anyorder reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    command += f" --gpus {gpus:g}" if gpus else ""
+    options: dict[str, Any] = {"out": out, "jobs": jobs, "engine": engine, "address": address, "seeds": seeds}
+    rows = sweep(experiment, scale, only=only, command=command, on_finish=finished, **options)
     for method, key, value in experiment.at_the_edge(scale, rows):
         print(f"{method}: the chosen {key.replace('_', ' ')} {value:g} ends its grid, which should be extended")
     print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
-    print(f"{next(done) - 1 - len(problems)} trials finished; rows in {rows_path(options['out'], experiment.name)}")
+    print(f"{next(done) - 1 - len(problems)} trials finished; rows in {rows_path(out, experiment.name)}")
     return problems
