@@ -350,7 +350,8 @@ def too_long(*_: Any) -> None:
 
 def outcome(victim: Victim, files: dict[str, bytes], exact: bool) -> str:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of work; on a busy machine a case may wait longer
+    signal.setitimer(signal.ITIMER_REAL, 20 * SECONDS)
     try:
         result = victim.use(files)
         found = "right" if result == victim.right or not exact else f"another result: {str(result)[:200]}"
@@ -361,6 +362,7 @@ def outcome(victim: Victim, files: dict[str, bytes], exact: bool) -> str:
     except BaseException as error:  # whatever it is, it must not be
         found = f"{type(error).__name__}: {str(error)[:300]}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return found if grown < MEGABYTES else f"{grown:.0f} MB"
@@ -369,7 +371,8 @@ def outcome(victim: Victim, files: dict[str, bytes], exact: bool) -> str:
 def main(kind: str, count: int, seed: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    signal.signal(signal.SIGALRM, too_long)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, too_long)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         victims = {
