@@ -1,18 +1,11 @@
-"""The training loop: what it minimises, what it leaves alone, and that a killed run ends as if it had not been."""
+"""The training loop: what it minimises, what it leaves alone, what it says and refuses."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import resource
-import signal
-from dataclasses import dataclass
-from itertools import permutations
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,49 +14,12 @@ from torch.nn import functional as F
 import anyorder as ao
 from anyorder.checks import InputError
 from anyorder.data.sets import SetData
-from anyorder.files import tensors_from_bytes, tensors_to_bytes
-from anyorder.training import checkpoint as checkpoints
-from anyorder.training.batches import Deck, pieces
+from anyorder.training.batches import Deck
 from anyorder.training.config import OPTIMIZERS, SCHEDULES, TrainConfig
 from anyorder.training.loop import train
 from anyorder.training.objective import Objective
 from anyorder.training.predict import predict
-
-SIRE = ao.SIRE(relative=False)
-
-
-def sums(samples: int = 48, length: int = 5, seed: int = 0) -> SetData:
-    x = torch.rand(samples, length, 1, generator=torch.Generator().manual_seed(seed))
-    return SetData.of(x, x.sum((1, 2)))
-
-
-def ragged(samples: int = 40, seed: int = 0) -> SetData:
-    g = torch.Generator().manual_seed(seed)
-    sets = [torch.rand(int(n), 1, generator=g) for n in torch.randint(0, 9, (samples,), generator=g)]
-    return SetData.of(sets, torch.stack([s.sum() for s in sets]))
-
-
-def model(seed: int = 0, out: int = 1, **options) -> ao.RecurrentSetModel:
-    torch.manual_seed(seed)
-    return ao.RecurrentSetModel(1, out, **{"hidden": 6, **options})
-
-
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
-def trained(data: SetData, *, start: nn.Module | None = None, loss="mse", **options):
-    subject = start or model()
-    settings = {name: options.pop(name) for name in TrainConfig.__dataclass_fields__ if name in options}
-    config = TrainConfig(**{"epochs": 3, "batch_size": 16, **settings})
-    return subject, train(subject, loss, data, config=config, progress=False, **options)
-
-
-def tied(samples: int = 24, seed: int = 0, **options) -> SetData:
-    """Sets of six elements at four times: two ties of two elements."""
-    x = torch.rand(samples, 6, 1, generator=torch.Generator().manual_seed(seed))
-    return SetData.of(x, x[:, 0].sum(1) + x.sum((1, 2)), ties=torch.tensor([[0, 0, 1, 2, 2, 5]] * samples), **options)
-
+from trainings import SGD, SIRE, Watch, flat, model, ragged, sums, tied, trained, weighted
 
 # What it minimises ------------------------------------------------------------------------------------------------
 
@@ -83,9 +39,6 @@ def test_a_named_optimiser_takes_the_steps_of_torchs_own(name, dtype):
             optimizer.step()
     assert not torch.allclose(ours, start)
     torch.testing.assert_close(ours, torchs)
-
-
-SGD = {"epochs": 1, "schedule": "constant", "clip": None, "optimizer": "sgd", "learning_rate": 0.1}
 
 
 def step_taken(data: SetData, **options) -> Tensor:
@@ -180,18 +133,6 @@ def test_weights_of_samples_count_as_repetitions_do():
     torch.testing.assert_close(flat(weighted), flat(repeated), atol=1e-6, rtol=1e-5)
 
 
-class Watch(nn.Module):
-    """Notes the elements that it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.seen = nn.Parameter(torch.ones(1)), []
-
-    def forward(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.seen.append(elements[:, :, 0])
-        return self.scale * elements.sum((1, 2))[:, None]
-
-
 def test_shuffling_reads_every_sample_in_fresh_orders():
     data = SetData.of(torch.arange(24.0).reshape(4, 6), torch.ones(4))
 
@@ -210,16 +151,6 @@ def test_shuffling_reads_every_sample_in_fresh_orders():
     assert torch.equal(halves.sort(3).values, torch.arange(6.0).reshape(2, 3).expand(5, 4, 2, 3))
     assert kinds((halves % 3).reshape(40, 3)) == 6
     assert torch.equal(read(), torch.arange(6.0).expand(5, 4, 6))
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Every set times a random factor."""
-
-    most: float = 2.0
-
-    def __call__(self, elements, lengths, generator, share):
-        return elements * (1 + (self.most - 1) * torch.rand(len(elements), 1, 1, generator=generator)), lengths
 
 
 class Seen(nn.Module):
@@ -538,66 +469,6 @@ def test_measuring_the_gap_changes_nothing():
     assert [r["gap"] is None for r in trained(sums(), gap_every=2)[1].history] == [True, False, True]
 
 
-# Truncated backpropagation ----------------------------------------------------------------------------------------
-
-
-def test_pieces_cover_each_sample_once_in_order_and_end_at_its_end():
-    data = ragged()
-    elements, lengths = data.batch(torch.arange(len(data)))
-    for size in (2, 3, 5, 20):
-        rebuilt: list[list[float]] = [[] for _ in range(len(data))]
-        ends = []
-        for part, sizes, is_last in pieces(elements, lengths, size):
-            ends.append(is_last)
-            assert part.shape[1] <= size
-            for sample, n in enumerate(sizes.tolist()):
-                rebuilt[sample] += part[sample, :n, 0].tolist()
-        assert ends == [False] * (len(ends) - 1) + [True]
-        assert torch.equal(sizes, lengths.clamp(max=size))
-        assert rebuilt == [elements[i, :n, 0].tolist() for i, n in enumerate(lengths.tolist())]
-
-
-def test_a_window_longer_than_the_samples_changes_nothing():
-    data = ragged()
-    for penalty, weight in [(None, 0.0), (ao.SIRE(prefixes="given", window=1, relative=False), 2.0)]:
-        whole, a = trained(data, penalty=penalty, penalty_weight=weight)
-        windowed, b = trained(data, penalty=penalty, penalty_weight=weight, truncate=10)
-        torch.testing.assert_close(flat(whole), flat(windowed), atol=1e-6, rtol=1e-5)
-        assert a.history[-1]["loss"] == pytest.approx(b.history[-1]["loss"], rel=1e-5)
-
-
-def test_the_truncated_gradient_is_that_of_the_last_window_with_the_state_before_it_held_constant():
-    data = ragged(16)
-    subject, _ = trained(data, truncate=3, **SGD)
-    by_hand = model()
-    loss = torch.zeros(())
-    for i in range(len(data)):  # one by one, nothing padded
-        x = data.elements[data.offsets[i] : data.offsets[i + 1]][None]
-        cut = max(0, x.shape[1] - 3)
-        state = by_hand.recurrence.start(1)
-        if cut:
-            state = by_hand.recurrence.scan(x[:, :cut]).last.detach()
-        end = by_hand.recurrence.scan(x[:, cut:], state=state).last if x.shape[1] else state
-        loss = loss + (by_hand.readout(end)[0, 0] - data.targets[i]).square() / len(data)
-    loss.backward()
-    for p, q in zip(by_hand.parameters(), subject.parameters(), strict=True):
-        torch.testing.assert_close(p.detach() - 0.1 * p.grad, q.detach(), atol=1e-6, rtol=1e-4)
-
-
-def test_windows_of_two_penalise_each_adjacent_pair_of_the_window():
-    """With n = 4 and windows of 2 the adjacent swap is certain: the penalty is the mean of both windows' swaps."""
-    data = sums(6, length=4)
-    swap = ao.SIRE(prefixes="given", window=1, relative=False)
-    _, result = trained(data, penalty=swap, penalty_weight=1e-12, truncate=2, epochs=1, clip=None, learning_rate=1e-12)
-    subject, x = model(), data.elements.view(6, 4, 1)
-    middle = subject.recurrence.scan(x[:, :2]).last
-    gaps = []
-    for state, pair in [(subject.recurrence.start(6), x[:, :2]), (middle, x[:, 2:])]:
-        ends = [subject.recurrence.scan(p, state=state).last for p in (pair, pair.flip(1))]
-        gaps.append((ends[0] - ends[1]).square().sum(1).mean().item())
-    assert result.history[0]["penalty"] == pytest.approx(sum(gaps) / 2, rel=1e-4)
-
-
 # What it says -----------------------------------------------------------------------------------------------------
 
 
@@ -624,121 +495,6 @@ def test_progress_is_a_line_of_figures(capsys):
     assert "gap" in lines[0]
 
 
-# Checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def steps_in(workdir: Path) -> int:
-    """How many steps the checkpoint holds."""
-    path = workdir / "checkpoint.safetensors"
-    return tensors_from_bytes(path.read_bytes())[1]["result"]["steps"] if path.exists() else 0
-
-
-def stop_after(epochs: int):
-    def log(record: dict) -> None:
-        if record["epoch"] + 1 == epochs:
-            raise KeyboardInterrupt
-
-    return log
-
-
-@pytest.mark.parametrize("schedule", ["one-cycle", "plateau"])
-@pytest.mark.parametrize(("optimizer", "best"), [("adam", None), ("sgd", 0)])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, schedule, optimizer, best):
-    def go(workdir: Path | None, log=None, epoch=0):
-        worse_and_worse = iter(range(epoch, 6))
-        return trained(
-            ragged(), start=model(dropout=0.3), penalty=SIRE, workdir=workdir, log=log, epochs=6, shuffle=True,
-            penalty_weight=ao.AdaptiveWeight(target=1e-3) if best is None else 1.0, unlabeled=sums(24),
-            validation=sums(seed=3), metric=None if best is None else lambda *_: next(worse_and_worse),
-            augment=Scaled(), schedule=schedule, optimizer=optimizer, checkpoint_seconds=0.0, plateau_patience=1,
-        )  # fmt: skip
-
-    whole, expected = go(None)
-    with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, stop_after(3))
-    (tmp_path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half a chec")  # what a killed run was writing
-    resumed, result = go(tmp_path, epoch=2)  # its end was not written
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
-    assert result.best_epoch == (expected.best_epoch if best is None else best)
-    finished, again = go(tmp_path)
-    assert again == result  # at once, since it took no more seconds
-    assert all(torch.equal(flat(whole), flat(other)) for other in (resumed, finished))
-    for ours, theirs in zip(result.history, expected.history, strict=True):
-        assert {**ours, "seconds": 0, "samples_per_second": 0} == {**theirs, "seconds": 0, "samples_per_second": 0}
-    logged = [json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert logged == list(range(6))
-
-
-def test_a_full_disk_is_said_and_the_last_checkpoint_is_intact(tmp_path):
-    """A limit on file size stands for the disk: the write fails half-way, as on a full one."""
-    trained_epochs = 2
-
-    def fill_the_disk(record: dict) -> None:
-        if record["epoch"] + 1 == trained_epochs:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with pytest.raises(OSError, match="checkpoint"):
-            trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0, log=fill_the_disk)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert steps_in(tmp_path) == 6  # the last step before the disk was full
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
-    resumed, _ = trained(sums(), workdir=tmp_path, epochs=5, checkpoint_seconds=0.0)
-    assert torch.equal(flat(resumed), flat(trained(sums(), epochs=5)[0]))
-
-
-# Prediction -------------------------------------------------------------------------------------------------------
-
-
-def test_predict_is_one_by_one_whatever_the_batches_and_leaves_each_module_in_its_own_mode():
-    subject, data = model(dropout=0.5), ragged(30)
-    subject.train().encoder.eval()
-    modes = [module.training for module in subject.modules()]
-    together = predict(subject, data, batch_size=7)
-    assert [module.training for module in subject.modules()] == modes
-    with pytest.raises(InputError, match="must have 1 features"):
-        predict(subject, SetData.of([np.ones((2, 3))]))
-    assert [module.training for module in subject.modules()] == modes
-    subject.eval()
-    for i in range(len(data)):
-        alone = subject(*data.batch([i]))
-        torch.testing.assert_close(together[i], alone[0], atol=1e-6, rtol=1e-5)
-
-
-def test_predict_averages_over_orderings():
-    subject, data = model().eval(), sums(5)
-    g = torch.Generator().manual_seed(0)
-    many = predict(subject, data, orderings=400, generator=g)
-    x = data.elements.view(5, 5, 1)
-    exact = torch.stack([subject(x[:, list(order)]).detach() for order in permutations(range(5))]).mean(0)
-    torch.testing.assert_close(many, exact, atol=0.01, rtol=0)
-    assert (predict(subject, data) - exact).abs().max() > 0.02
-    doubled = predict(subject, data, orderings=400, generator=torch.Generator().manual_seed(0), finish=lambda o: 2 * o)
-    torch.testing.assert_close(doubled, 2 * many)
-
-
-def test_long_sets_are_read_in_small_batches():
-    even, ragged = Watch(), Watch()
-    predict(even, SetData.of(torch.ones(10, 40_000, 1)))
-    predict(ragged, SetData.of([torch.ones(n, 1) for n in (1, 100_000, 2, 90_000)]))
-    assert max(batch.numel() for batch in even.seen + ragged.seen) <= 2**17
-    assert sum(batch.numel() for batch in even.seen) == 400_000
-
-
-def test_validation_is_weighted_as_its_sets_are():
-    held = sums(seed=1)
-    weights = torch.linspace(0, 3, 48)
-    subject, result = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1)
-    losses = (predict(subject, held)[:, 0] - held.targets).square()
-    assert result.best_validation == pytest.approx(float((losses * weights).sum() / weights.sum()), rel=1e-5)
-    scalar = trained(sums(), validation=SetData.of(held, weights=weights), epochs=1, loss=F.mse_loss)[1]
-    assert scalar.best_validation == pytest.approx(float(losses.mean()), rel=1e-4)
-
-
 # Refusals ---------------------------------------------------------------------------------------------------------
 
 SETTINGS = {
@@ -754,16 +510,11 @@ def test_every_setting_is_checked_at_construction(name):
         TrainConfig(**{name: SETTINGS[name]})
 
 
-def weighted(weights: Tensor) -> SetData:
-    return SetData.of(sums(), weights=weights)
-
-
 NO_TARGETS = SetData.of(torch.rand(4, 3))
 REFUSED = {
     "data": {"data": [[1.0]]},
     "data must have targets": {"data": NO_TARGETS},
     "data.weights": {"data": weighted(torch.zeros(48))},
-    "data.weights are": {"data": weighted(torch.rand(48, 2))},
     "validation": {"validation": [[1.0]]},
     "validation must have": {"validation": NO_TARGETS},
     "validation.weights": {"validation": weighted(torch.where(torch.arange(48) == 7, -0.5, 1.0))},
@@ -817,149 +568,3 @@ def test_named_losses_take_targets_of_any_kind_of_number():
     kinds = classes.int(), classes.to(torch.uint8), classes, F.one_hot(classes), F.one_hot(classes).double()
     runs = [trained(SetData.of(x, y), start=model(out=2), loss="cross-entropy")[1] for y in kinds]
     assert [run.history[-1]["loss"] for run in runs] == pytest.approx([runs[0].history[-1]["loss"]] * 5)
-
-
-OTHER_RUNS = {
-    "learning_rate": {"learning_rate": 0.1},
-    "hidden": {"start": lambda: model(hidden=7)},
-    "readout_dropout": {"start": lambda: model(readout_dropout=0.5)},
-    "model": {"start": lambda: ao.DeepSets(1, 1)},
-    "data": {"data": sums(seed=3)},
-    "data in other sets": {"data": SetData(sums().elements, torch.tensor([0, 4, *range(10, 241, 5)]), sums().targets)},
-    "data with other targets": {"data": SetData.of(sums(), -sums().targets)},
-    "data with weights": {"data": weighted(torch.linspace(0.5, 1.5, 48))},
-    "validation": {"validation": sums(seed=4)},
-    "unlabeled": {"unlabeled": sums(seed=4)},
-    "penalty": {"penalty": ao.SubsetPenalty()},
-    "penalty_weight": {"penalty_weight": 2.0},
-    "penalty_weight by itself": {"penalty_weight": ao.AdaptiveWeight(target=0.1)},
-    "loss": {"loss": "l1"},
-    "augment": {"augment": Scaled(3.0)},
-    "metric": {"metric": lambda outputs, targets: float((outputs - targets).abs().max())},
-}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The options of a finished run, which may be repeated as it is."""
-    run = {"data": sums(), "validation": sums(seed=1), "unlabeled": sums(seed=2), "penalty": SIRE, "epochs": 1}
-    run |= {"penalty_weight": 1.0, "augment": Scaled(), "workdir": tmp_path_factory.mktemp("run")}
-    assert trained(**run)[1] == trained(**run)[1]
-    return run
-
-
-def test_ctrl_c_inside_a_step_keeps_that_step(tmp_path):
-    stops, seen = [], []
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        seen.append(len(seen))
-        if len(seen) in stops:
-            signal.raise_signal(signal.SIGINT)
-        return F.mse_loss(output, target)
-
-    expected, _ = trained(sums(), loss=loss, epochs=4)
-    stops.append(len(seen) + 5)
-    with pytest.raises(KeyboardInterrupt):
-        trained(sums(), workdir=tmp_path, loss=loss, epochs=4)
-    assert steps_in(tmp_path) == 5
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert torch.equal(flat(trained(sums(), workdir=tmp_path, loss=loss, epochs=4)[0]), flat(expected))
-
-
-@pytest.mark.parametrize("schedule", ["constant", "plateau", "one-cycle"])
-def test_a_finished_run_goes_on_for_more_epochs(tmp_path, schedule):
-    options = {"data": sums(), "validation": sums(seed=1), "schedule": schedule}
-    trained(**options, workdir=tmp_path, epochs=2)
-    if schedule == "one-cycle":  # its learning rates depend on the number of epochs
-        with pytest.raises(InputError, match="epochs is 2 there and 5 here"):
-            trained(**options, workdir=tmp_path, epochs=5)
-        return
-    longer, result = trained(**options, workdir=tmp_path, epochs=5)
-    assert torch.equal(flat(longer), flat(trained(**options, epochs=5)[0]))
-    assert len(result.history) == 5
-
-
-def test_a_run_that_lost_patience_goes_on_with_more_of_it(tmp_path):
-    options = {"data": sums(), "validation": sums(seed=1), "metric": lambda *_: 1.0, "epochs": 9, "workdir": tmp_path}
-    epochs = [len(trained(**options, patience=patience)[1].history) for patience in (2, 2, 4, None)]
-    assert epochs == [3, 3, 5, 9]
-
-
-@pytest.mark.parametrize("case", OTHER_RUNS)
-def test_another_run_in_the_same_workdir_is_refused(finished, case):
-    options = {**finished, **OTHER_RUNS[case]}
-    start = options.pop("start", model)()
-    with pytest.raises(InputError, match=f"another run: {case.split()[0]}"):
-        trained(**options, start=start)
-
-
-CHANGED = {
-    "shape": lambda tensors, state: tensors.update({MOMENT: torch.zeros(7)}),
-    "dtype": lambda tensors, state: tensors.update({MOMENT: tensors[MOMENT].double()}),
-    "id": lambda tensors, state: state["optimizer"]["state"].update({99: state["optimizer"]["state"].pop(0)}),
-    "name": lambda tensors, state: state["optimizer"]["state"][0].update(x=state["optimizer"]["state"][0].pop("step")),
-    "best": lambda tensors, state: state.update(best=[1]),
-}
-MOMENT = "state/optimizer/state/0/exp_avg"
-
-
-def as_dicts(tree):
-    """The dicts that a checkpoint keeps as pairs, and :func:`as_pairs` back."""
-    if isinstance(tree, list):
-        return [as_dicts(part) for part in tree]
-    return {key: as_dicts(part) for key, part in tree["dict"]} if isinstance(tree, dict) and "dict" in tree else tree
-
-
-def as_pairs(tree):
-    if isinstance(tree, list):
-        return [as_pairs(part) for part in tree]
-    if not isinstance(tree, dict) or tree.keys() == {"tensor"}:
-        return tree
-    return {"dict": [(key, as_pairs(part)) for key, part in tree.items()]}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_a_checkpoint_whose_state_does_not_fit_is_refused(tmp_path, case):
-    """Its digest is right, so it was changed on purpose or by another program."""
-    trained(sums(), workdir=tmp_path)
-    path = tmp_path / "checkpoint.safetensors"
-    tensors, metadata = tensors_from_bytes(path.read_bytes())
-    state = as_dicts(metadata["state"])
-    CHANGED[case](tensors, state)
-    path.write_bytes(tensors_to_bytes(tensors, {**metadata, "state": as_pairs(state)}))
-    with pytest.raises(InputError, match=r"does not fit this run: the state/(optimizer|best)"):
-        trained(sums(), workdir=tmp_path)
-
-
-def test_two_runs_in_one_workdir_are_refused(tmp_path):
-    def second(record):
-        with pytest.raises(InputError, match=f"{tmp_path.name} is being written by process {os.getpid()}"):
-            trained(sums(), workdir=tmp_path)
-        others.append(trained(sums(), workdir=tmp_path / "other"))
-
-    others = []
-    trained(sums(), workdir=tmp_path, epochs=1, log=second)
-    assert len(others) == 1
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(tensors_to_bytes({"w": torch.ones(2)}))
-    with pytest.raises(InputError, match="another run"):
-        trained(sums(), workdir=tmp_path)
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"checkpoint\.safetensors"):
-        trained(sums(), workdir=tmp_path)
-
-
-def test_checkpoints_are_written_as_often_as_asked_and_no_more(tmp_path, monkeypatch):
-    clock, seen = [100.0], []
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        clock[0] += 10.0  # a step takes ten seconds
-        seen.append(steps_in(tmp_path))
-        return F.mse_loss(output, target)
-
-    trained(sums(), workdir=tmp_path, loss=loss, epochs=4, checkpoint_seconds=50.0)
-    assert [*dict.fromkeys(seen), steps_in(tmp_path)] == [0, 5, 10, 12]  # after each fifty seconds, and at the end

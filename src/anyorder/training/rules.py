@@ -25,7 +25,7 @@ def rules_of(run: Any) -> Iterator[tuple[str, bool]]:
             continue
         yield f"{name} must have targets (sets without targets are unlabeled)", part.targets is not None
         if (weights := part.weights) is not None:
-            sound = weights.dim() == 1 and bool((weights >= 0).all() and weights.sum() > 0)
+            sound = bool((weights >= 0).all() and weights.sum() > 0)
             yield f"{name}.weights must be a number for each set, at least 0 and not all 0", sound
         if run.loss == "cross-entropy" and part.targets.dim() == 1:
             classes = getattr(run.model, "out_features", math.inf)
