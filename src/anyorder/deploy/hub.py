@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,6 @@ def _figure(report: Any, name: str) -> str | None:
     return words if ci is None else f"{words} [{ci[0]:.4g}, {ci[1]:.4g}]"
 
 
-def _table(figures: dict[str, str | None]) -> list[str]:
+def _table(figures: Mapping[str, str | None]) -> list[str]:
     rows = [f"| {name} | {value} |" for name, value in figures.items() if value is not None]
     return ["| figure | value [95 % interval] |", "|---|---|", *rows, ""]
