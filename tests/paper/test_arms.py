@@ -234,3 +234,13 @@ def test_the_papers_penalties_are_in_the_units_of_the_state():
     for method in ("sire", "sire+shuffle", "sub"):
         assert arms.build_penalty(method, {}).relative is False
     assert arms.build_penalty("pi-sgd", {}) is None
+
+
+def test_folds_test_every_bag_once(tmp_path):
+    experiment = EXPERIMENTS["bags"]
+    plan, data = experiment.plan("smoke"), experiment.data("smoke")
+    setting = {**plan.fixed, "data": "musk1", "labels": 1.0, "folds": 4, **plan.methods["deepsets"][0]}
+    (outcome,) = experiment.run(Trial("bags", "deepsets", setting, 0, "smoke"), data, tmp_path)
+    right = outcome["metrics"]["accuracy"] * len(data["musk1"].train)
+    assert right == pytest.approx(round(right), abs=1e-3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"fold-{k}" for k in range(4)]

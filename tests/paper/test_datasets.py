@@ -24,6 +24,8 @@ LOADERS = {  # what to call, and the sets (training, test), steps, features and 
     "mnist": (datasets.mnist, 60000, 10000, 784, 1, 10),
     "ecg5000": (datasets.ecg5000, 500, 4500, 140, 1, 5),
     "hapt": (datasets.hapt, 7415, 2996, 128, 6, 6),
+    "musk1": (lambda: datasets.bags("musk1"), 92, None, None, 166, 2),
+    "elephant": (lambda: datasets.bags("elephant"), 200, None, None, 230, 2),
     "modelnet40": (datasets.modelnet40, 9843, 2468, 1024, 3, 40),
 }
 
@@ -78,6 +80,19 @@ def write(path, content):
 # --- readers
 
 
+MUSK = "MUSK-1,a_1,1,-2,1.\nMUSK-1,a_2,3,4,1.\nNON-1,b_1,5,6,0.\n"
+SVM = "# made for a test\n0:0:-1 1:0.5 3:2\n1:1:1 2:1\n2:1:1\n"
+
+
+def test_bags_as_text(tmp_path):
+    bags, labels = datasets.read_musk(write(tmp_path / "clean1.data", MUSK))
+    assert [bag.tolist() for bag in bags] == [[[1, -2], [3, 4]], [[5, 6]]]
+    assert labels.tolist() == [1, 0]
+    bags, labels = datasets.read_mil_svm(write(tmp_path / "e.svm", SVM))
+    assert [bag.tolist() for bag in bags] == [[[0.5, 0, 2]], [[0, 1, 0], [0, 0, 0]]]
+    assert labels.tolist() == [0, 1]
+
+
 def npz_bytes(**arrays):
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
@@ -93,6 +108,7 @@ DAMAGED = {
     "cut.tsv": (datasets.read_ucr, "1\t2.5\t3.5\t4.5\n1\t2.5\t3"),
     "pickle.npz": (lambda path: datasets.read_npz(path, ("x",)), npz_bytes(x=np.array([{"a": 1}], dtype=object))),
     "lacks.npz": (lambda path: datasets.read_npz(path, ("x", "y")), npz_bytes(x=np.arange(3))),
+    "cut.data": (datasets.read_musk, MUSK[:-6]),
 }
 
 
@@ -283,6 +299,12 @@ def test_original_texts_stand_in_for_the_prepared_files(folder):
         write(folder / "ECG5000/ECG5000_TEST.txt", wrong)
         with pytest.raises(InputError, match="ECG5000"):
             datasets.ecg5000()
+    for name, place, text in (("musk1", "musk/clean1.data", MUSK), ("elephant", "mil/elephant.svm", SVM)):
+        write(folder / place, text)
+        with pytest.raises(InputError, match="not the published data"):
+            datasets.bags(name)
+    with pytest.raises(InputError, match="name"):
+        datasets.bags("tiger")
 
 
 def test_as_many_recordings_as_published_are_read(folder):
@@ -408,12 +430,48 @@ def test_a_scan_sorts_the_points_of_each_cloud():
     assert torch.equal(datasets.scanned(clouds, "random").test.elements, clouds.test.elements)
 
 
+def test_folds_cover_everything_once():
+    data = labelled((47, 45))
+    pairs = datasets.folds(data, 10, seed=0)
+    assert sorted(torch.cat([test for _, test in pairs]).tolist()) == list(range(92))
+    assert {len(test) for _, test in pairs} == {9, 10}
+    for train, test in pairs:
+        assert set(train.tolist()).isdisjoint(test.tolist())
+        assert 4 <= int(data.targets[test].sum()) <= 5
+    with pytest.raises(InputError, match="count"):
+        datasets.folds(data, 46)
+
+
+# --- the command line
+
+
+def test_data_commands(folder):
+    from typer.testing import CliRunner
+
+    from anyorder.cli.app import app
+
+    def run(*words):
+        return CliRunner().invoke(app, ["data", *words])
+
+    write(folder / "ecg/ecg5000.npz", "x" * 2000)
+    listed = run("list").stdout
+    for name, source in sources.SOURCES.items():
+        assert name in listed
+        assert source.licence in listed
+    assert "11.6 MB" in listed  # MNIST
+    assert str(folder) in run("where").stdout
+    assert run("where", "ecg5000").stdout.strip() == str(folder / "ecg/ecg5000.npz")
+    for word, said in (("hapt", "hapt"), ("ecg5000-txt", "anyorder data where ecg5000")):
+        with pytest.raises(InputError, match=said):
+            raise run("where", word).exception
+
+
 # --- generated data, and the real files
 
 
 def digest(data):
     parts = (data.train, data.test)
-    content = b"".join(part.elements.numpy().tobytes() for part in parts)
+    content = b"".join(part.elements.numpy().tobytes() for part in parts if part is not None)
     return hashlib.sha256(content).hexdigest()[:12]
 
 
@@ -422,6 +480,7 @@ def test_generated_data_and_splits_never_change():
     windows, digits = generated.windows(), datasets.digits()
     assert digest(generated.beats()) == "f8cf848ce0dd"
     assert digest(windows) == "4d158faac024"
+    assert digest(generated.bags(1)) == "2a410641e283"
     assert digest(datasets.perturbed(digits)) == "22aa8d5ba5d9"
 
     def places(data, *options, **more):
@@ -431,15 +490,16 @@ def test_generated_data_and_splits_never_change():
     rows = [
         *places(digits.train, 0.2, seed=1),
         *places(windows.train, 0.4, seed=1, groups=windows.groups),
+        *datasets.folds(digits.test, 3, seed=1)[0],
     ]
-    assert sum(int((row * torch.arange(1, len(row) + 1)).sum()) for row in rows) == 495482429
+    assert sum(int((row * torch.arange(1, len(row) + 1)).sum()) for row in rows) == 518589056
 
 
 @pytest.mark.skipif(not os.environ.get("ANYORDER_DATA"), reason="ANYORDER_DATA names no folder with the real files")
 @pytest.mark.parametrize(("load", "train", "test", "steps", "features", "classes"), LOADERS.values(), ids=LOADERS)
 def test_real_data(load, train, test, steps, features, classes):
     data = load()
-    sizes = len(data.train), len(data.test)
+    sizes = len(data.train), None if data.test is None else len(data.test)
     assert (*sizes, data.train.common_length, data.train.elements.shape[1]) == (train, test, steps, features)
     assert set(data.train.targets.tolist()) == set(range(classes))
     assert bool(torch.isfinite(data.train.elements).all())

@@ -10,29 +10,35 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from anyorder.checks import InputError, extra, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
-from anyorder.paper.data.sources import locate
+from anyorder.paper.data.sources import SOURCES, locate
+
+Bags = tuple[list[np.ndarray], np.ndarray]  # arrays [n_i, D] and labels [N]
 
 
 @dataclass(frozen=True)
 class Dataset:
     """A data set as read: training and test sets, and what a fair validation part needs.
 
-    ``groups [N]`` names the person or shape each training set comes from, where there is one.
+    ``test`` is None where the data has no split of its own (bags: use :func:`folds`); ``groups [N]`` names the
+    person or shape each training set comes from, where there is one.
     """
 
     train: SetData
-    test: SetData
+    test: SetData | None
     groups: Tensor | None = None
 
 
@@ -83,6 +89,7 @@ def perturbed(dataset: Dataset, windows: Sequence[int] = (4, 7), seed: int = 0) 
         order += data.offsets[:-1, None]
         return replace(data, elements=data.elements[order.flatten()])
 
+    assert dataset.test is not None
     first, second = np.random.default_rng(seed).spawn(2)
     return replace(dataset, train=reordered(dataset.train, first), test=reordered(dataset.test, second))
 
@@ -134,6 +141,27 @@ def hapt() -> Dataset:
     train, test = (SetData.of(part["x"], part["y"].astype(np.int64)) for part in parts)
     groups = torch.from_numpy(parts[0]["subject"].astype(np.int64))
     return Dataset(train, test, groups)
+
+
+def bags(name: str) -> Dataset:
+    """Multiple-instance bags, ``musk1`` or ``elephant``: a bag is positive if one of its instances is.
+
+    There is no test part; see :func:`folds`.
+    """
+    other = {"musk1": "musk1-uci", "elephant": "elephant-svm"}[one_of("name", name, ("musk1", "elephant"))]
+    source, folder = locate("bags", ("bags", other))
+    if source == "bags":
+        keys = tuple(f"{name}_{key}" for key in ("x", "bag", "y"))
+        x, bag, y = read_npz(folder / "mil/mil_bags.npz", keys).values()
+        sets = np.split(x, np.flatnonzero(np.diff(bag)) + 1)
+    else:
+        path = folder / next(iter(SOURCES[other].files))
+        sets, y = (read_musk if name == "musk1" else read_mil_svm)(path)
+        shape = len(sets), sum(map(len, sets)), sets[0].shape[1]
+        published = {"musk1": (92, 476, 166), "elephant": (200, 1391, 230)}[name]
+        _expect(path, "bags, instances and features", shape, published)
+    data = SetData.of([s.astype(np.float32) for s in sets], y.astype(np.int64))
+    return Dataset(data, None)
 
 
 def modelnet40(points: int = 1024, *, draws: int = 1, seed: int = 0) -> Dataset:
@@ -219,6 +247,18 @@ def few_labels(data: SetData, fraction: float, *, seed: int) -> tuple[SetData, S
     return labeled, SetData(rest.elements, rest.offsets)
 
 
+def folds(data: SetData, count: int = 10, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """``count`` pairs of training and test indices; the test parts are stratified and cover every set once."""
+    classes = _rows_by_class(data)
+    count = whole_number("count", count, minimum=2, maximum=min(map(len, classes)))
+    generator = np.random.default_rng(seed)
+    fold_of, dealt = torch.empty(len(data), dtype=torch.int64), 0
+    for rows in classes:
+        fold_of[generator.permutation(rows)] = (dealt + torch.arange(len(rows))) % count
+        dealt += len(rows)
+    return [((fold_of != fold).nonzero()[:, 0], (fold_of == fold).nonzero()[:, 0]) for fold in range(count)]
+
+
 def standardized(train: SetData, *others: SetData, spread: float = 1.0) -> list[SetData]:
     """All parts with each feature shifted and scaled: in the training part its mean is 0, its deviation ``spread``."""
     mean, deviation = train.elements.mean(dim=0), train.elements.std(dim=0)
@@ -268,6 +308,31 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays ``names`` of an npz file; pickled objects are refused."""
     with reading(path), np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in names}
+
+
+def read_musk(path: Path) -> Bags:
+    """Bags and labels of UCI's ``clean1.data``: molecule, conformation, 166 whole numbers and the class."""
+    with reading(path):
+        table = pd.read_csv(path, header=None)
+        return _bags(table[0], table.iloc[:, 2:-1].astype(int).to_numpy(), table.iloc[:, -1].astype(int).to_numpy())
+
+
+def read_mil_svm(path: Path) -> Bags:
+    """Bags and labels of a sparse text file whose rows are ``instance:bag:label index:value …``."""
+    with reading(path):
+        lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        rows = [re.split("[: ]+", line.strip()) for line in lines]
+        elements = np.zeros((len(rows), max(int(row[-2]) for row in rows)))
+        for element, (_, _, _, *pairs) in zip(elements, rows, strict=True):
+            element[np.array(pairs[::2], dtype=int) - 1] = np.array(pairs[1::2], dtype=float)
+        return _bags(np.array([row[1] for row in rows]), elements, np.array([float(row[2]) > 0 for row in rows]))
+
+
+def _bags(owners: Any, elements: np.ndarray, positive: np.ndarray) -> Bags:
+    """The rows of each owner, in the order of their first row; a bag is positive if one of its rows is."""
+    bag, names = pd.factorize(owners)
+    rows = [np.flatnonzero(bag == number) for number in range(len(names))]
+    return [elements[r].astype(np.float32) for r in rows], np.array([int(positive[r].max()) for r in rows])
 
 
 def cut_recordings(folder: Path, *, steps: int = 128, stride: int = 64) -> dict[str, np.ndarray]:

@@ -43,6 +43,17 @@ def windows(seed: int = 0, *, people: int = 6, each: int = 12, steps: int = 16, 
     return Dataset(draw(half * each), draw(half * each), groups)
 
 
+def bags(seed: int = 0, *, count: int = 40, features: int = 5) -> Dataset:
+    """Bags of 2 to 6 instances; a positive one holds an instance with a large first feature."""
+    generator = np.random.default_rng(seed)
+    labels = np.arange(count) % 2
+    sets = [generator.normal(size=(generator.integers(2, 7), features)).astype(np.float32) for _ in labels]
+    for label, instances in zip(labels, sets, strict=True):
+        if label:
+            instances[generator.integers(len(instances)), 0] += 4.0
+    return Dataset(SetData.of(sets, labels), None)
+
+
 def write_meshes(folder: str | Path, *, each: int = 4, seed: int = 0) -> Path:
     """OFF meshes ``FOLDER/<class>/train|test/*.off`` of balls, boxes and cones of random proportions."""
     creation = extra("trimesh.creation", "paper", "a mesh")

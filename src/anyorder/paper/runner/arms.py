@@ -59,6 +59,7 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
         return _train_and_test(trial, Numbers(trial), workdir, device)
     wanted = trial.setting.get("data", str(trial.setting.get("points")))
     chosen = data if isinstance(data, Dataset) else data[wanted]
+    assert chosen.test is not None
     rest, held = datasets.split(chosen.train, trial.setting["validation"], seed=trial.seed, groups=chosen.groups)
     parts = rest, held, chosen.test
     classes = int(_targets(chosen.train).max()) + 1
@@ -68,6 +69,26 @@ def run(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu", ordering
     if "reads" in trial.setting:
         problem.tests = [({"orderings": number}, chosen.test) for number in trial.setting["reads"]]
     return _train_and_test(trial, problem, workdir, device)
+
+
+def run_folds(trial: Trial, data: Any, workdir: Path, *, device: str = "cpu") -> list[Outcome]:
+    """Cross-validate: ``folds`` trainings, every bag tested once; a seed is one repetition with folds of its own.
+
+    The metrics are the means over folds (weighted by their sizes), so an accuracy is that over all bags.
+    """
+    bags = data[trial.setting["data"]].train
+    outcomes, sizes = [], []
+    for number, (train_index, test_index) in enumerate(datasets.folds(bags, trial.setting["folds"], seed=trial.seed)):
+        rest, held = datasets.split(bags.select(train_index), trial.setting["validation"], seed=trial.seed)
+        problem = Recorded(trial, (rest, held, bags.select(test_index)), 2, READS)
+        outcomes += _train_and_test(trial, problem, workdir / f"fold-{number}", device)
+        sizes.append(len(test_index))
+
+    def mean(kind: str) -> dict[str, float]:
+        keys = outcomes[0][kind]
+        return {k: short(sum(o[kind][k] * n for o, n in zip(outcomes, sizes, strict=True)) / sum(sizes)) for k in keys}
+
+    return [{**outcomes[0], "validation": mean("validation"), "metrics": mean("metrics")}]
 
 
 def _train_and_test(trial: Trial, problem: Numbers | Recorded, workdir: Path, device: str) -> list[Outcome]:
