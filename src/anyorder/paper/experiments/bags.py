@@ -43,7 +43,8 @@ BAGS = Experiment(
     choices="Musk1 (92 bags) and elephant (200), ten-fold cross-validation repeated with five seeds. A fifth of each "
     "training part is held out for validation, so nearly every bag has a part in the choice, for every method alike, "
     "and accuracies are a little high. GRU of 32 units on a layer of 64, 60 steps in batches of 32. With 5 and 10 % of "
-    "the labels the penalty also sees the unlabeled training bags. π-SGD averages 5 orderings at test time.",
+    "the labels the penalty also sees the unlabeled training bags. π-SGD averages 5 orderings at test time. "
+    "The methods with a penalty have one learning rate, the others three.",
     run=run_folds,
     plans=scales(plan, {"folds": 2, "encoder": [8]}, full={"hidden": 64, "steps": 1000}, seeds=20),
     data=load_bags,
