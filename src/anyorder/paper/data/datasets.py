@@ -103,6 +103,7 @@ def scanned(dataset: Dataset, order: str) -> Dataset:
         index = place[one_of("order", order, place)].argsort(dim=1, stable=True)[:, :, None].expand_as(points)
         return replace(data, elements=points.gather(1, index).flatten(0, 1))
 
+    assert dataset.test is not None
     return replace(dataset, train=reordered(dataset.train), test=reordered(dataset.test))
 
 
