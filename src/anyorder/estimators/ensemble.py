@@ -103,15 +103,18 @@ class Ensemble:
     def of_tensors(cls, tensors: Mapping[str, Tensor], details: Mapping[str, Any], width: int) -> Self:
         """The ensemble of what :meth:`tensors` returned, for features ``[N, width]``."""
         members: dict[str, Arrays] = {"boosting": {}, "linear": {}}
-        for path, tensor in tensors.items():
-            name, key = path.split(".")
-            members[name][key] = tensor.numpy()
-        trees, last = members["boosting"], len(members["boosting"].get("value", ())) - 1
-        sound = [*map(len, members.values())] == [7, 4] and len(members["linear"]["coef"]) == width
-        least = {"feature": 0, "left": np.arange(last + 1), "right": np.arange(last + 1), "roots": 0}
-        for key, low in least.items():  # a child stands after its parent, so every way ends
-            high = width - 1 if key == "feature" else last
-            sound = sound and bool(((trees[key] >= low) & (trees[key] <= high)).all())
+        try:
+            for path, tensor in tensors.items():
+                name, key = path.split(".")
+                members[name][key] = tensor.numpy()
+            trees, last = members["boosting"], len(members["boosting"]["value"]) - 1
+            sound = len(members["linear"]["coef"]) == width and {*details["weights"]} == {"network", *members}
+            least = {"feature": 0, "left": np.arange(last + 1), "right": np.arange(last + 1), "roots": 0}
+            for key, low in least.items():  # a child stands after its parent, so every way ends
+                high = width - 1 if key == "feature" else last
+                sound = sound and bool(((trees[key] >= low) & (trees[key] <= high)).all())
+        except (KeyError, TypeError, ValueError):
+            sound = False
         if not sound:
             raise InputError("members must be boosted trees and a linear model of the network's static features")
         return cls(members=members, **details)
