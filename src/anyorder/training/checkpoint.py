@@ -75,6 +75,8 @@ class Checkpoint:
     def resume(self) -> None:
         """Continue the run of the file, if there is one; refuse another run."""
         run = self.run
+        if run.world > 1:  # until the first one has the lock, a process of a killed run may still write
+            summed(torch.zeros(1, device=run.device))
         if run.rank == 0:  # the half-written file of a killed run
             for unfinished in self.path.parent.glob(f".{self.path.name}.*.tmp"):
                 unfinished.unlink(missing_ok=True)
