@@ -232,8 +232,8 @@ def test_small_sets_chosen_anew_are_of_any_elements_in_their_order():
 
 def test_the_papers_penalties_are_in_the_units_of_the_state():
     for method in ("sire", "sire+shuffle", "sub"):
-        assert arms.build_penalty(method, {}).relative is False
-    assert arms.build_penalty("pi-sgd", {}) is None
+        assert arms.build_penalty(method, {}, None).relative is False
+    assert arms.build_penalty("pi-sgd", {}, None) is None
 
 
 def test_folds_test_every_bag_once(tmp_path):

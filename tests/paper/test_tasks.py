@@ -11,6 +11,7 @@ from anyorder.paper.data.tasks import TASKS, splits
 
 IN_PLAIN_PYTHON = {
     "parity": lambda x: sum(x) % 2,
+    "mod-3": lambda x: sum(x) % 3,
     "sum": sum,
     "range": lambda x: max(x) - min(x),
     "variance": statistics.pvariance,

@@ -188,7 +188,7 @@ class Report:
         if self.worst_gap <= (ROUNDING * self.spread or _ROUNDING_OF_OUTPUT * size) and not flipped:
             beside = f"the output itself is about {short(size)}"
             beside = f"two different sets differ by {apart} on average" if self.spread else beside
-            return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.")
+            return Verdict("good", "Order makes no practical difference.", f"{worst}, while {beside}.{self._also()}")
         effect = f"moves the output by {short(self.output_gap)} on average{_in_words(self.output_gap_ci, short)}"
         if self.flip_rate is not None:
             flips = f"{percent(self.flip_rate)} of cases{_in_words(self.flip_rate_ci, percent)}"
