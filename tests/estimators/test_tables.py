@@ -614,16 +614,16 @@ def test_columns_that_no_table_should_have_give_one_clear_line(tmp_path, name, v
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_the_time_to_read_a_table_grows_with_its_columns_and_no_faster(tmp_path, ending):
     """A comparison of all names with all, or work of its own for each column, took minutes for 100,000 columns."""
-    names, seconds = [f"c{number}" for number in range(20_000)], []
+    names, seconds = [f"c{number}" for number in range(20_000)], {5_000: [], 20_000: []}
     values = np.random.default_rng(0).normal(size=(4, len(names)))
-    for count in (5_000, 5_000, 20_000):  # the first one warms up
+    for count in (5_000, 5_000, 20_000, 20_000):  # the faster of two counts
         path = tmp_path / f"{count}.{ending}"
         table = pa.table({"set": [0, 0, 1, 1], "y": [*"aabb"], **dict(zip(names[:count], values.T, strict=False))})
         (pq.write_table if ending == "parquet" else pa.csv.write_csv)(table, path)
         began = time.process_time()
         assert read_table(path, set_id="set", target="y").data.elements.shape == (4, count)
-        seconds.append(time.process_time() - began)
-    assert seconds[2] < 8 * seconds[1]
+        seconds[count].append(time.process_time() - began)
+    assert min(seconds[20_000]) < 10 * min(seconds[5_000])
     with pytest.raises(InputError, match="features"):
         read_table(path, set_id="set", target="y", features=[*names, "odd"])
 

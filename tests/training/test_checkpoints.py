@@ -114,6 +114,15 @@ def finished(tmp_path_factory):
     return run
 
 
+@pytest.fixture
+def listening():
+    """Ctrl-C raises, also in a process that was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_inside_a_step_keeps_that_step(tmp_path):
     stops, seen = [], []
 
