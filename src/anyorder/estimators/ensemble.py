@@ -121,7 +121,7 @@ class Ensemble:
 
 
 def _candidates(classes: int, seed: int) -> dict[str, list[Any]]:
-    """The models of each kind, of which the best out of fold is taken."""
+    """Models to choose from, by kind. Cross-validation takes the best of each kind."""
     kind: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     settings = {"learning_rate": 0.05, "max_features": 0.3, "random_state": seed}
     trees = [kind(max_iter=n, max_leaf_nodes=leaves, **settings) for n, leaves in ((80, 7), (200, 15))]

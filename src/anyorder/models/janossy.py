@@ -26,9 +26,9 @@ class JanossyPooling(SetModel):
 
     ``k=None``: the recurrent π-SGD form, with ``cell``, ``layers`` and ``learned_start`` of
     :class:`RecurrentSetModel`. In training each set is read once, in a fresh random ordering. In eval mode
-    the outputs of ``orderings`` of them, drawn from ``seed``, are averaged (:func:`average_over_orderings`), or with
-    ``combine="vote"`` rounded to whole numbers, of which the most frequent counts, as in
-    PurdueMINDS/JanossyPooling. Options of the other form are ignored.
+    the outputs of ``orderings`` of them, drawn from ``seed``, are averaged (:func:`average_over_orderings`).
+    ``combine="vote"`` rounds them to whole numbers and takes the most frequent, as PurdueMINDS/JanossyPooling does.
+    Options of the other form are ignored.
 
     >>> pairs = JanossyPooling(3, 1, k=2)
     >>> pi_sgd = JanossyPooling(3, 10, cell="lstm", hidden=50, orderings=5)

@@ -116,7 +116,7 @@ def section_of(experiment: Experiment, scale: str, rows: list[Row]) -> Section:
 
 
 def decided(verdict: str, comparisons: Sequence[Comparison]) -> str:
-    """The comparison that decided: the clearest of those that made the verdict, the weakest of those that hold."""
+    """The comparison that decided. If all hold it is the weakest; else the clearest with the result of the verdict."""
     wanted = {"not reproduced": NO, "open": OPEN}.get(verdict, YES)
     made = sorted((c for c in comparisons if c.holds == wanted), key=lambda c: c.p) or list(comparisons)
     if not made:

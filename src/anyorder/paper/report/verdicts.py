@@ -205,7 +205,7 @@ def judge(experiment: Experiment, rows: Rows, left: Sequence[Trial] = ()) -> tup
 
 
 def _is(name: str, method: str) -> bool:
-    """Whether a method is one of those that a name stands for; the paper has no fold, so its claims are without."""
+    """Whether ``name`` stands for ``method``. Names in claims of the paper leave out folds, which it does not have."""
     ours = name in ("best with", "best without")
     penalised = name in ("best sire", "best with")
     return name == method or (name in KINDS and ("sire" in method) == penalised and (ours or "fold" not in method))
