@@ -1,72 +1,85 @@
 """Draw the picture of the README: ``python docs/idea.py``.
 
-Two GRUs learn the largest coordinates of 24 sets of six points, one of them with SIRE. Each panel shows the state while
-the GRU reads one unseen set in two orderings. The axes are those along which the end states of many sets differ most.
+Two GRUs learn the highest price in a basket of five items, from 24 baskets, one of them with SIRE. Both then read one
+new basket in four orders, and in all 120.
 """
 
+from itertools import permutations
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.patches import FancyBboxPatch
 from torch import Tensor, nn
 
 import anyorder as ao
 
-FIRST, SECOND = "#b5543c", "#2c6e91"
+BASKET = [8, 3, 9, 1, 5]
+COLOURS = dict(zip(BASKET, ("#2c6e91", "#d9a441", "#b5543c", "#7d8b99", "#4f8a5b"), strict=True))
+FOUR = [(8, 3, 9, 1, 5), (5, 1, 9, 3, 8), (9, 8, 5, 3, 1), (1, 3, 5, 8, 9)]
 
 
-def trained(weight: float) -> nn.GRU:
-    """A GRU that has learned the largest coordinate of 24 sets, with SIRE at ``weight``."""
+def trained(weight: float) -> nn.Module:
+    """A GRU that has learnt the highest price of 24 baskets, with SIRE at ``weight``."""
     torch.manual_seed(0)
-    gru, readout = nn.GRU(2, 32, batch_first=True), nn.Linear(32, 2)
-    sets = torch.randn(24, 6, 2)
+    gru, readout = nn.GRU(1, 32, batch_first=True), nn.Linear(32, 1)
+    baskets = torch.randint(1, 10, (24, 5, 1)).float()
     optimizer = torch.optim.Adam([*gru.parameters(), *readout.parameters()], lr=1e-2)
-    penalty, generator = ao.SIRE(), torch.Generator().manual_seed(0)
+    sire, generator = ao.SIRE(), torch.Generator().manual_seed(0)
     for _ in range(600):
-        loss = nn.functional.mse_loss(readout(gru(sets)[1][-1]), sets.amax(1))
-        loss = loss + weight * penalty(gru, sets, generator=generator)
+        said = 5 + 3 * readout(gru(baskets / 5 - 1)[1][-1])
+        loss = (said - baskets.amax(1)).square().mean() / 9
+        loss = loss + weight * sire(gru, baskets / 5 - 1, generator=generator)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return gru
+    return nn.ModuleList([gru, readout])
 
 
 @torch.no_grad()
-def paths(gru: nn.GRU) -> tuple[Tensor, Tensor, float]:
-    """Two orderings' states ``[2, 7, 2]``, the end states of other sets ``[N, 2]``, and the order gap."""
-    generator = torch.Generator().manual_seed(13)
-    others = torch.randn(300, 6, 2, generator=generator)
-    one = torch.randn(6, 2, generator=generator)
-    both = torch.stack([one, one.flip(0)])
-    states = ao.recurrence(gru).scan(both).states
-    ends = gru(others)[1][-1]
-    centre = ends.mean(0)
-    axes = torch.linalg.svd(ends - centre, full_matrices=False).Vh[:2].T
-    gap = ao.order_gap(gru, others, generator=generator)
-    return (states - centre) @ axes, (ends - centre) @ axes, float(gap)
+def highest(model: nn.Module, orders: list[tuple[int, ...]]) -> Tensor:
+    """What the GRU says about each order."""
+    gru, readout = model
+    return 5 + 3 * readout(gru(torch.tensor(orders).float()[:, :, None] / 5 - 1)[1][-1])[:, 0]
+
+
+def tiles(panel: plt.Axes) -> None:
+    """Four orders of the basket."""
+    for row, order in enumerate(FOUR):
+        for place, price in enumerate(order):
+            box = FancyBboxPatch((place + 0.1, 3.66 - row), 0.8, 0.68, boxstyle="round,pad=0,rounding_size=0.12")
+            box.set(facecolor=COLOURS[price], edgecolor="none")
+            panel.add_patch(box)
+            panel.text(place + 0.5, 4 - row, str(price), color="white", weight="bold", ha="center", va="center")
+    panel.text(4.9, 0, "all 120 orders", ha="right", va="center")
+    panel.set(xlim=(0, 5.1), title="What is the highest price?")
+    panel.axis("off")
+
+
+def answers(panel: plt.Axes, model: nn.Module, title: str) -> None:
+    """The highest price that a model says, a line an order."""
+    truth, low, high = max(BASKET), 7.2, 10.8
+    panel.axvline(truth, color="#9a9a9a", linestyle="--", linewidth=1.2, zorder=0)
+    for row, said in enumerate(highest(model, FOUR).tolist()):
+        panel.plot(said, 4 - row, "o", color="#222222", markersize=8)
+        side = 1 if said > truth else -1
+        panel.annotate(f"{said:.1f}", (said, 4 - row), (9 * side, 0), textcoords="offset points", va="center",
+                       ha="left" if side > 0 else "right", weight="bold")  # fmt: skip
+    every = highest(model, list(permutations(BASKET)))
+    panel.plot(every, torch.zeros(120), "|", color="#222222", markersize=13, alpha=0.5)
+    panel.text(truth + 0.1, 4.62, "the truth", va="center", color="#5a5a5a", fontsize=9.5)
+    panel.set(xlim=(low, high), title=title, yticks=[])
+    for side in ("left", "right", "top"):
+        panel.spines[side].set_visible(False)
 
 
 def main(target: Path) -> None:
-    plt.rcParams.update({"font.size": 11})
-    figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.6))
-    for panel, weight, title in zip(panels, (0.0, 1.0), ("Without SIRE", "With SIRE"), strict=True):
-        two, ends, gap = paths(trained(weight))
-        panel.scatter(*ends.T, s=5, color="#d0d0d0", zorder=0)
-        for path, colour, name in zip(
-            two, (FIRST, SECOND), ("a set, first to last", "the same set, last to first"), strict=True
-        ):
-            panel.plot(*path.T, "-o", color=colour, markersize=4, linewidth=1.8, label=name)
-            panel.plot(*path[-1], "*", color=colour, markersize=16, markeredgecolor="white", zorder=4)
-        panel.plot(*two[0, 0], "s", color="black", markersize=7, zorder=3)
-        panel.annotate("start", two[0, 0].tolist(), (-14, 9), textcoords="offset points")
-        panel.set_title(f"{title}: order gap {gap:.2g}", fontsize=12)
-        panel.set_xticks([])
-        panel.set_yticks([])
-        for side in panel.spines.values():
-            side.set_color("#c0c0c0")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    plt.rcParams.update({"font.size": 11, "axes.titlesize": 12, "axes.titleweight": "bold"})
+    figure, panels = plt.subplots(1, 3, figsize=(8.6, 3.5), sharey=True, layout="constrained", width_ratios=[1, 1, 1])
+    tiles(panels[0])
+    answers(panels[1], trained(0.0), "a GRU says")
+    answers(panels[2], trained(1.0), "with SIRE it says")
+    panels[0].set_ylim(-0.5, 4.9)
     figure.savefig(target, dpi=130)
 
 
