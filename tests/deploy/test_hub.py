@@ -103,10 +103,17 @@ def test_a_card_has_the_figures_of_the_audit_and_names_no_set(tmp_path):
     for words in (f"{report.order_gap:.4g}", "held out", "- wards"):
         assert words in card
     assert "secret" not in card
+    values = model.held_out["metrics"]["its network"]
+    assert f"{values['log_loss']:.4g} [{values['log_loss_ci'][0]:.4g}, " in card
     again = ao.from_pretrained(tmp_path / "model")
     pd.testing.assert_frame_equal(again.predict(rows), model.predict(rows))
     with pytest.raises(ao.checks.InputTypeError, match="report"):
         ao.save_pretrained(model, tmp_path / "model", report={"order_gap": 0.0})
+    estimator = ao.SetRegressor(epochs=1, random_state=0).fit([[1.0, 2.0], [3.0]], [3.0, 3.0])
+    ao.save_pretrained(estimator, tmp_path / "sums", report=ao.audit(estimator, [[1.0, 2.0], [3.0]]))
+    again = ao.from_pretrained(tmp_path / "sums")
+    assert (again.predict([[4.0, 5.0]]) == estimator.predict([[4.0, 5.0]])).all()
+    assert "model.predict(sets)" in (tmp_path / "sums" / "README.md").read_text()
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(ao.checks.InputError, match="damaged"):
         ao.from_pretrained(tmp_path / "model")

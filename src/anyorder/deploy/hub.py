@@ -122,29 +122,33 @@ def _card(folder: Path, report: Any, repo_id: str, about: dict[str, Any]) -> str
     data = huggingface_hub.ModelCardData(library_name="anyorder", tags=tags, **about)
     model, kept = config["model"], config["preprocessing"] or {}
     lines = ["---", data.to_yaml(), "---", "", f"# {repo_id}", ""]
-    lines += [f"A model of sets, `{model['name']}` of anyorder {config['anyorder_version']}.", ""]
-    lines += ["```python", "import anyorder as ao", "", f'model = ao.from_pretrained("{repo_id}")', "```", ""]
+    name = model["config"].get("model", model["name"])  # of a standardised model, the one inside
+    use = "predict(table)" if "table" in kept else "predict(sets)" if config["estimator"] else "eval()(elements, lengths)"
+    lines += [f"A model of sets: `{name}` of anyorder {config['anyorder_version']}.", ""]
+    lines += ["```python", "import anyorder as ao  # pip install 'anyorder[all]'", ""]
+    lines += [f'model = ao.from_pretrained("{repo_id}")', f"model.{use}", "```", ""]
     lines += ["## Does order matter to it?", ""]
     if report is None:
         lines += ["It was not audited. `ao.audit(model, sets)` measures it.", ""]
     else:
         lines += [report.verdict()[1], "", f"Measured on {report.sets} sets in {report.orderings} orderings each.", ""]
-        lines += _table({words: _figure(report, name) for name, words in _FIGURES.items()})
+        figures = {words: getattr(report, name) for name, words in _FIGURES.items()}
+        figures |= {f"{words}_ci": getattr(report, f"{name}_ci", None) for name, words in _FIGURES.items()}
+        lines += _table({"value": figures})
     if kept.get("held_out"):
-        lines += [f"## On {kept['held_out']['sets']} sets held out from training", ""]
-        for part, figures in kept["held_out"]["metrics"].items():
-            shown = {name: f"{value:.4g}" for name, value in figures.items() if isinstance(value, float)}
-            lines += [f"### {part}", "", *_table(shown)]
+        lines += [f"## On {kept['held_out']['sets']} sets held out from training", "", *_table(kept["held_out"]["metrics"])]
     lines += ["## Arguments", "", "```json", json.dumps(model["config"], indent=2), "```", ""]
     return "\n".join(lines)
 
 
-def _figure(report: Any, name: str) -> str | None:
-    value, ci = getattr(report, name), getattr(report, f"{name}_ci", None)
-    words = None if value is None else f"{value:.4g}"
-    return words if ci is None else f"{words} [{ci[0]:.4g}, {ci[1]:.4g}]"
-
-
-def _table(figures: Mapping[str, str | None]) -> list[str]:
-    rows = [f"| {name} | {value} |" for name, value in figures.items() if value is not None]
-    return ["| figure | value [95 % interval] |", "|---|---|", *rows, ""]
+def _table(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Figures side by side, each with the interval that stands under its name and ``_ci``."""
+    first = next(iter(columns.values()))
+    lines = [f"| with 95 % intervals | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for name in [name for name, value in first.items() if value is not None and not name.endswith("_ci")]:
+        cells = []
+        for figures in columns.values():
+            value, ci = figures[name], figures.get(f"{name}_ci")
+            cells.append(f"{value:.4g}" if ci is None else f"{value:.4g} [{ci[0]:.4g}, {ci[1]:.4g}]")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
