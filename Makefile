@@ -32,6 +32,7 @@ lint: .venv/dev
 	$(BIN)/lint-imports
 
 # The site in build/site: every block and notebook is run, then every link and name is looked up (about ten minutes).
+docs: export OMP_NUM_THREADS = 1
 docs: .venv/dev .venv/docs
 	$(BIN)/python docs/site/outputs.py
 	$(BIN)/python -m pytest tests/project/test_documentation.py tests/project/test_recipes.py

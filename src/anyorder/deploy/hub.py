@@ -123,10 +123,15 @@ def _card(folder: Path, report: Any, repo_id: str, about: dict[str, Any]) -> str
     model, kept = config["model"], config["preprocessing"] or {}
     lines = ["---", data.to_yaml(), "---", "", f"# {repo_id}", ""]
     name = model["config"].get("model", model["name"])  # of a standardised model, the one inside
-    use = "predict(table)" if "table" in kept else "predict(sets)" if config["estimator"] else "eval()(elements, lengths)"
+    call = "predict(table)" if "table" in kept else "predict(sets)"
     lines += [f"A model of sets: `{name}` of anyorder {config['anyorder_version']}.", ""]
     lines += ["```python", "import anyorder as ao  # pip install 'anyorder[all]'", ""]
-    lines += [f'model = ao.from_pretrained("{repo_id}")', f"model.{use}", "```", ""]
+    lines += [
+        f'model = ao.from_pretrained("{repo_id}")',
+        f"model.{call}" if config["estimator"] else "model(elements, lengths)",
+        "```",
+        "",
+    ]
     lines += ["## Does order matter to it?", ""]
     if report is None:
         lines += ["It was not audited. `ao.audit(model, sets)` measures it.", ""]
@@ -136,7 +141,8 @@ def _card(folder: Path, report: Any, repo_id: str, about: dict[str, Any]) -> str
         figures |= {f"{words}_ci": getattr(report, f"{name}_ci", None) for name, words in _FIGURES.items()}
         lines += _table({"value": figures})
     if kept.get("held_out"):
-        lines += [f"## On {kept['held_out']['sets']} sets held out from training", "", *_table(kept["held_out"]["metrics"])]
+        lines += [f"## On {kept['held_out']['sets']} sets held out from training", ""]
+        lines += _table(kept["held_out"]["metrics"])
     lines += ["## Arguments", "", "```json", json.dumps(model["config"], indent=2), "```", ""]
     return "\n".join(lines)
 
