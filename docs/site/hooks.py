@@ -30,23 +30,25 @@ PICTURES = [str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob("*.
 API = {
     "penalties": (
         "Penalties",
-        "What to add to a loss, and how far order matters to a model.",
+        "What to add to a loss. `penalty(model, elements, lengths)` reads `elements [B, T, D]` and `lengths [B]`.",
         """penalties.SIRE penalties.SubsetPenalty penalties.PermutationPenalty penalties.Penalty
         penalties.AdaptiveWeight penalties.order_gap.order_gap penalties.order_gap.OrderGap
         penalties.penalty_from_config""",
     ),
     "recurrences": (
         "Recurrences",
-        "A step, a start state, and the states of a scan.",
+        "A step, a start state, and the states of a scan over `elements [B, T, D]` with `lengths [B]`.",
         """recurrences.base.recurrence recurrences.base.Recurrence recurrences.trajectory.Trajectory
         recurrences.fold.Fold recurrences.known.parity recurrences.known.sum recurrences.known.max
         recurrences.known.TwoLayerReLUCell""",
     ),
     "models": (
         "Models",
-        "All models share one call, `model(elements, lengths=None, *, static=None)`, and give `[B, out_features]`.",
-        " ".join(f"models.{name}" for name in importlib.import_module("anyorder.models").__all__)
-        + " models.pyg.SireAggregation models.pyg.penalty_of",
+        "All models share one call. `model(elements, lengths=None, *, static=None)` reads `elements [B, T, D]`, "
+        "`lengths [B]` and `static [B, S]`, and gives `[B, out_features]`.",
+        """models.RecurrentSetModel models.DeepSets models.SetTransformer models.MultiAggregation models.JanossyPooling
+        models.pyg.SireAggregation models.pyg.penalty_of models.SetModel models.Standardised
+        models.average_over_orderings models.FOLD_PRESETS models.MODELS""",
     ),
     "training": (
         "Training",
@@ -146,10 +148,9 @@ def on_files(files: Files, config: Any) -> Files:
     if not BUILT.is_dir():
         build()
     for file in BUILT.iterdir():
-        add(
-            f"notebooks/{file.name}",
-            **({"content": file.read_text()} if file.suffix == ".md" else {"abs_src_path": file}),
-        )
+        place = f"notebooks/{file.name}"
+        text = relinked(file.read_text(), f"docs/{place}") if file.suffix == ".md" else None
+        add(place, **({"content": text} if text else {"abs_src_path": file}))
     return files
 
 
@@ -211,7 +212,7 @@ def relinked(markdown: str, place: str) -> str:
         if "://" in target:
             return found.group()
         path = normpath(join(here, target))
-        if path.startswith("docs/notebooks/"):
+        if path.startswith("docs/notebooks/") and path.endswith(".py"):
             path = path.removesuffix(".py") + ".md"
         if path.startswith("docs/") and not path.endswith(".py"):
             inside, up = path.removeprefix("docs/"), "../" * (here.count("/") if here.startswith("docs") else 0)
