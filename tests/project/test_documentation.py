@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from anyorder.cli.app import app
+from anyorder.cli.app import app, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -53,14 +53,19 @@ def test_pages_run_elsewhere_are_read_there() -> None:
         assert page in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
 
 
-def test_the_experiment_of_the_page_on_extending_runs_resumes_and_has_a_page(tmp_path: Path) -> None:
+def test_the_experiment_of_the_page_on_extending_runs_resumes_and_has_a_page(tmp_path, monkeypatch, capsys) -> None:
     assert len(SCRIPTS["extend.md"].splitlines()) <= 40
     (tmp_path / "leaky.py").write_text(SCRIPTS["extend.md"])
     reproduce, report = re.findall(r"^anyorder (.*leaky:LEAKY.*?) +#", (ROOT / "docs/extend.md").read_text(), re.M)
-    for command, said in ((reproduce, "10 trials finished"), (reproduce, "0 of 10 trials"), (report, "wrote mine")):
-        command = [sys.executable, "-P", "-m", "anyorder", *command.split()]  # -P: as the command, not here
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert (done.returncode, said in done.stdout) == (0, True), done.stderr
+    command = [sys.executable, "-P", "-m", "anyorder", *reproduce.split()]  # -P: as the command, not here
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, "10 trials finished" in done.stdout) == (0, True), done.stderr
+    monkeypatch.chdir(tmp_path)
+    for words, said in ((reproduce, "0 of 10 trials"), (report, "wrote mine")):
+        monkeypatch.setattr(sys, "argv", ["anyorder", *words.split()])
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main()
+        assert said in capsys.readouterr().out
     assert "SIRE helps a leaky cell to add." in (tmp_path / "mine" / "report.html").read_text()
 
 
@@ -81,6 +86,8 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_every_documented_command_exists() -> None:
     known = get_command(app)
+    with pytest.raises(Exception, match="--onx"):  # what does not exist is noticed
+        parse(known.commands["export"], ["model", "--onx", "model.onnx"])
     for page, words in COMMANDS:
         command, *options = shlex.split(words, comments=True)
         assert command in known.commands, f"{page} shows `anyorder {command}`, which is no command"
@@ -100,11 +107,6 @@ def parse(command: Any, options: list[str]) -> None:
     except typer.BadParameter as error:
         if "does not exist" not in str(error):  # the reader's table does not
             raise
-
-
-def test_an_option_that_does_not_exist_is_noticed() -> None:
-    with pytest.raises(Exception, match="--onx"):
-        parse(get_command(app).commands["export"], ["model", "--onx", "model.onnx"])
 
 
 def test_every_command_shows_an_example_that_it_reads() -> None:
