@@ -628,6 +628,15 @@ def test_the_time_to_read_a_table_grows_with_its_columns_and_no_faster(tmp_path,
         read_table(path, set_id="set", target="y", features=[*names, "odd"])
 
 
+def test_features_of_a_table_with_very_many_columns_must_be_named(tmp_path):
+    names = [f"c{number}" for number in range(50_001)]
+    lines = [",".join(line) for line in (["set", "y", *names], *([*ends, *"1" * len(names)] for ends in ("0a", "1b")))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"features must be named in .*50,001 columns"):
+        read_table(tmp_path / "t.csv", set_id="set", target="y")
+    assert read_table(tmp_path / "t.csv", set_id="set", target="y", features=names[-2:]).data.elements.shape == (2, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="peak memory is a POSIX call")
 def test_memory_grows_with_the_numbers_not_with_the_text(tmp_path):

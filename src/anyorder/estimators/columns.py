@@ -29,7 +29,11 @@ def parsed(column: pd.Series) -> pd.Series:
     """A column as float64: true is 1, false is 0, NaN where there is no number."""
     if is_numeric_dtype(column):
         return column.astype("float64")
-    plain = as_text(column).astype("str").str.strip().str.lower().replace({"true": "1", "false": "0"})
+    texts = as_text(column)
+    try:
+        return pa.array(texts).cast(pa.float64()).to_pandas().set_axis(column.index)
+    except pa.ArrowInvalid:  # some cell is no plain number
+        plain = texts.astype("str").str.strip().str.lower().replace({"true": "1", "false": "0"})
     return pd.to_numeric(plain.where(plain.str.isascii()), errors="coerce").astype("float64")
 
 
@@ -45,7 +49,7 @@ def as_numbers(name: str, column: pd.Series) -> pd.Series:
 
 def without_numbers(frame: pd.DataFrame) -> list[str]:
     """The columns that pandas does not hold as numbers."""
-    return [name for name, dtype in frame.dtypes.items() if dtype.kind not in "biuf"]  # type: ignore[misc]
+    return [*frame.select_dtypes(exclude=["number", "bool"])]
 
 
 def numbers_of(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
@@ -22,7 +23,7 @@ from anyorder.checks import InputError, one_of
 from anyorder.estimators.columns import parsed, refuse_rows
 
 _LONGEST_HEADER = 1 << 26  # characters
-_CELLS = 1 << 18  # texts that are read as numbers at a time
+_CELLS = 1 << 15  # texts that are read as numbers at a time
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def _open_file(path: Path, name: str) -> Source:
     if not path.is_file():  # a pipe might never end
         raise InputError(f"{name} cannot be read as a table: there is no such file")
     if ending in ("parquet", "pq"):
-        file = pyarrow.parquet.ParquetFile(path)
-        return Source(name, file.schema_arrow.names, lambda wanted: file.read(wanted).select(wanted))
+        file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
+        return Source(name, file.schema_arrow.names, lambda wanted: file.read(wanted, use_threads=False).select(wanted))
     delimiter = "\t" if ending == "tsv" else ","
     with io.TextIOWrapper(pa.input_stream(path), encoding="utf-8-sig", newline="") as text:
         lines = iter(partial(text.readline, _LONGEST_HEADER), "")
@@ -108,11 +109,11 @@ def read_columns(
     special += [("target", name) for name in targets]
     purposes = [*special, *((purpose, name) for purpose, names in lists.items() for name in names)]
     wanted = [name for _, name in purposes]
-    for names in (source.columns, wanted):
-        [(name, count)] = Counter(names).most_common(1) or [("", 0)]
-        if count > 1:
-            raise InputError(f"column {name!r} is there twice; name each column once, for one purpose")
     known = {*source.columns}
+    for names, distinct in ((source.columns, known), (wanted, {*wanted})):
+        if len(distinct) < len(names):
+            [(name, _)] = Counter(names).most_common(1)
+            raise InputError(f"column {name!r} is there twice; name each column once, for one purpose")
     for role, name in purposes:
         if name not in known:
             one_of(role, name, source.columns)
@@ -127,28 +128,48 @@ def read_columns(
 
 
 def _as_frame(table: pa.Table, texts: set[str]) -> pd.DataFrame:
-    """The columns as pandas has them. Columns of text that hold numbers alone become float64, many at a time."""
+    """The columns as pandas has them, save that numbers, and text that holds numbers alone, become float64.
+
+    Many columns are turned at a time, since a table may have 100,000.
+    """
     table.validate(full=True)
-    for field in table.schema:
-        kind = getattr(field.type, "storage_type", field.type)  # of an extension
+    names, kinds = table.column_names, [getattr(kind, "storage_type", kind) for kind in table.schema.types]
+    plain = {kind: kind.value_type if pa.types.is_dictionary(kind) else kind for kind in {*kinds}}
+    for kind in plain:
         if pa.types.is_nested(kind) or pa.types.is_interval(kind):
-            raise InputError(f"column {field.name!r} holds {kind}; give it numbers or text")
-    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
-    if plain != table.schema.types:
-        table = table.cast(pa.schema([*zip(table.column_names, plain, strict=True)]))
-    numbers, step = [], max(1, _CELLS // max(1, len(table)))
-    for kind in (pa.string(), pa.large_string()):
-        own = [field.name for field in table.schema if field.type == kind and field.name not in texts]
-        for names in (own[start : start + step] for start in range(0, len(own), step)):
-            chunks = [chunk for column in table.select(names).columns for chunk in column.chunks]
-            cells = pa.chunked_array(chunks, kind).to_pandas()
-            values = parsed(cells)
-            right = (values.isna() == cells.isna()).to_numpy().reshape(len(names), -1).all(1)
-            block = pd.DataFrame(values.to_numpy().reshape(len(names), -1).T, columns=names)
-            numbers.append(block.loc[:, right].dropna(axis=1, how="all"))
+            raise InputError(f"column {names[kinds.index(kind)]!r} holds {kind}; give it numbers or text")
+    kinds = [plain[kind] for kind in kinds]
+    if kinds != table.schema.types:
+        table = table.cast(pa.schema([*zip(names, kinds, strict=True)]))
+    numbers: list[pd.DataFrame] = []
+    for kind in {*kinds}:
+        own = [name for name, its in zip(names, kinds, strict=True) if its == kind and name not in texts]
+        part = table.select(own)
+        if own and (pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64())):
+            batches = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in part.to_batches()]
+            block = np.concatenate([*batches, np.empty((0, len(own)))], dtype=np.float64)
+            numbers.append(pd.DataFrame(block, columns=pd.Index(own, dtype=object)))
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            numbers += _numbers_in(part)
     found = {name for block in numbers for name in block}
-    rest = table.select([name for name in table.column_names if name not in found])
-    return pd.concat([rest.to_pandas(ignore_metadata=True), *numbers], axis=1)
+    rest = table.select([name for name in names if name not in found]).to_pandas(ignore_metadata=True)
+    rest.columns = rest.columns.astype(object)  # of text, pandas looks names up more slowly
+    return pd.concat([rest, *numbers], axis=1)
+
+
+def _numbers_in(table: pa.Table) -> Iterator[pd.DataFrame]:
+    """The columns of text that hold numbers alone."""
+    names, columns = pd.Index(table.column_names, dtype=object), table.columns
+    step = max(1, _CELLS // max(1, len(table)))
+    for start in range(0, len(names), step):
+        some = names[start : start + step]
+        chunks = [chunk for column in columns[start : start + step] for chunk in column.chunks]
+        texts = pa.chunked_array(chunks, table.schema.types[0])
+        cells = (texts if step == 1 else texts.combine_chunks()).to_pandas()
+        values = parsed(cells)
+        right = (values.isna() == cells.isna()).to_numpy().reshape(len(some), -1).all(1)
+        block = pd.DataFrame(values.to_numpy().reshape(len(some), -1).T, columns=some)
+        yield block.loc[:, right].dropna(axis=1, how="all")
 
 
 @contextmanager

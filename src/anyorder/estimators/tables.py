@@ -21,6 +21,7 @@ from anyorder.estimators.schema import MISSING, MULTILABEL, TASKS, Table, TableS
 from anyorder.estimators.sources import open_table, read_columns
 
 _ROW_NUMBERS = {"", "__index_level_0__"}  # the names that pandas gives them in CSV and Parquet
+_MOST_UNNAMED = 50_000  # columns that are features although nobody named them
 _WILD = 1e4  # times the range of nearly all values of a column
 
 
@@ -54,7 +55,8 @@ def read_table(
             Several names are several numbers, or labels of 0 and 1.
         time: Name of the column of times that orders the rows of a set. Default: the order of the rows. Rows of one
             time are a tie (``Table.data.ties``).
-        features: Names of the feature columns. Default: every other column but those in ``ignore``.
+        features: Names of the feature columns. Default: every other column but those in ``ignore``, if they are at
+            most 50,000.
         categorical: Features to read as categories although they are numbers.
         missing: What to do about missing features: "error" (default), "drop-row", "mean" or "zero".
         task: "classification" or "regression". A target of whole numbers needs it.
@@ -86,6 +88,8 @@ def read_table(
             f"{opened.name} must have feature columns, all with names; got {chosen[:3]} besides {roles} (pandas "
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
+    if features is None and len(chosen) > _MOST_UNNAMED:
+        raise InputError(f"features must be named in {opened.name}, which has {len(chosen):,} columns besides {roles}")
     categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical or ()]
     lists = {"features": chosen, "static": of_sets, "value": of_names}
     frame = read_columns(opened, roles, lists, targets, categories)
