@@ -11,6 +11,7 @@ from torch.func import vmap
 
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
+from anyorder.recurrences.kernels import fold as kernel
 
 EVERY = {"affine": 5, "product": 2, "sum": 2, "max": 3, "maxplus": 2}
 SMOOTH = {"affine": 5, "product": 2, "sum": 2, "max": 3}
@@ -86,9 +87,9 @@ def test_the_scan_is_the_step_repeated_and_reads_no_padding(layers: int) -> None
     torch.testing.assert_close(t.output, t.last if layers == 1 else t.last[:, -1])
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_gradients_pass_gradcheck(layers: int) -> None:
-    r, (x, lengths) = fold(EVERY, layers), ao.pad([torch.randn(n, 3, dtype=torch.float64) for n in (3, 0, 2, 4)])
+@pytest.mark.parametrize(("channels", "layers"), [(EVERY, 1), (EVERY, 2), (SMOOTH, 1)])  # the last: states made anew
+def test_gradients_pass_gradcheck(channels: dict[str, int], layers: int) -> None:
+    r, (x, lengths) = fold(channels, layers), ao.pad([torch.randn(n, 3, dtype=torch.float64) for n in (3, 0, 2, 4)])
     law = ao.SIRE(relative=False)
 
     def states(x: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,8 +99,10 @@ def test_gradients_pass_gradcheck(layers: int) -> None:
     assert torch.autograd.gradcheck(states, [x.requires_grad_(), *r.parameters()])
 
 
-def test_blocks_of_steps_give_what_one_block_gives() -> None:
-    """1,000 steps of 40 sets do not fit a block."""
+@pytest.mark.parametrize("kept", [kernel.KEPT, 0])
+def test_blocks_of_steps_give_what_one_block_gives(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 steps of 40 sets do not fit a block; what is not kept is computed again."""
+    monkeypatch.setattr(kernel, "KEPT", kept)
     r, x = fold(EVERY), torch.randn(40, 1000, 3, dtype=torch.float64).mul_(0.1).requires_grad_()
     whole = r.scan(x).last
     middle = r.scan(x[:, 400:], state=r.scan(x[:, :400]).last).last
@@ -109,15 +112,30 @@ def test_blocks_of_steps_give_what_one_block_gives() -> None:
     torch.testing.assert_close(one, other)
 
 
-def test_vmap_and_a_compiled_scan_agree_with_the_loop() -> None:
-    r, x = fold(EVERY), torch.randn(4, 7, 3, dtype=torch.float64, requires_grad=True)
-    expected = r.scan(x).last
-    torch.testing.assert_close(vmap(lambda one: r.scan(one[None]).last[0])(x), expected)
-    compiled = torch.compile(lambda x: r.scan(x).last, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(compiled(x).square().sum(), x)[0], torch.autograd.grad(expected.square().sum(), x)[0]
-    )
+@pytest.mark.parametrize("kept", [kernel.KEPT, 0])
+def test_sums_over_blocks_of_ragged_sets_give_the_sum_over_pairs(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """order_bound² = N Σ det goes by running sums in double precision, and not by blocks."""
+    monkeypatch.setattr(kernel, "KEPT", kept)
+    r, (x, lengths) = fold(SMOOTH), sets(*[1000] * 3, *[600] * 40, 7, 2)
+    pairs = (lengths * (lengths - 1)).double() / 2
+    one = ao.SIRE(relative=False, reduction="none")(r, x.requires_grad_(), lengths)
+    other = r.order_bound(x, lengths).square() / pairs.square()
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    found = (torch.autograd.grad(value.sum(), [x, *r.coefficients.parameters()]) for value in (one, other))
+    torch.testing.assert_close(*found, rtol=1e-7, atol=1e-12)
+
+
+def test_vmap_and_a_compiled_training_step_agree_with_the_loop() -> None:
+    r, x = fold(SMOOTH), torch.randn(4, 7, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(vmap(lambda one: r.scan(one[None]).last[0])(x), r.scan(x).last)
+
+    def loss(x: Tensor) -> Tensor:
+        t = r.scan(x)
+        return t.last.square().sum() + ao.SIRE()(t)
+
+    value, compiled = loss(x), torch.compile(loss, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(compiled, value)
+    torch.testing.assert_close(torch.autograd.grad(compiled, x), torch.autograd.grad(value, x))
 
 
 def test_a_ragged_batch_under_vmap_agrees_with_the_loop() -> None:

@@ -20,7 +20,6 @@ from anyorder.data.sets import filled
 from anyorder.recurrences.base import Recurrence, may_drop, modules_off, owners_of, recurrence, unwrapped
 from anyorder.recurrences.trajectory import State, Trajectory, by_sample, tree_leaves, tree_map
 
-REDUCTIONS = ("mean", "none")
 Of = str | Sequence[str] | int | Callable[[State], State] | None
 
 
@@ -101,7 +100,7 @@ class RelativePenalty(Penalty):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", whole_number("pairs", self.pairs))
-        one_of("reduction", self.reduction, REDUCTIONS)
+        one_of("reduction", self.reduction, ["mean", "none"])
         if isinstance(self.of, list):
             object.__setattr__(self, "of", tuple(self.of))
 
@@ -125,7 +124,7 @@ class RelativePenalty(Penalty):
             spread = self.spread(trajectory.last, trajectory.recurrence)
         if spread.shape != gaps.shape[1:]:
             raise InputError(f"spread must hold {gaps.shape[1]} components; got shape {list(spread.shape)}")
-        return (gaps / spread.to(gaps)).mean(1), counts
+        return (gaps * spread.to(gaps).reciprocal()).mean(1), counts
 
     def spread(self, ends: State, of: Recurrence | None = None) -> Tensor:
         """Twice the variance ``[K]`` of each component between the end states of different sets.
@@ -133,7 +132,11 @@ class RelativePenalty(Penalty):
         It is at least 1e-6 of the mean over components, and at least the rounding error of the states.
         """
         ends = self.components(ends, of)
-        variance, size, limits = ends.var(0), ends.detach().square().mean(), torch.finfo(ends.dtype)
+        variance, size, limits = (
+            ends.sub(ends.mean(0)).square().sum(0) / (len(ends) - 1),
+            ends.detach().square().mean(),
+            torch.finfo(ends.dtype),
+        )
         floor = torch.maximum(1e-6 * variance.detach().mean(), (limits.eps**2 * size).clamp_min(limits.tiny))
         return 2 * torch.maximum(variance, floor)
 

@@ -83,16 +83,19 @@ class SIRE(RelativePenalty):
             raise InputError("ties=True and the argument ties of the call go together; got one without the other")
         longest, every = trajectory.elements.shape[1], self.prefixes == "random" or self.partners == "batch"
         pairs = Pairs(trajectory.counts, longest, trajectory.ties, self.window, every)
-        counts, exact = pairs.counts, None
+        counts, closed = pairs.counts, None
         if self.of is None and self.partners == "set":
-            exact = trajectory.recurrence.closed_form_gap(trajectory, pairs)
-        if exact is not None and bool(exact[1].all()):
-            return exact[0], counts
+            closed = trajectory.recurrence.closed_form_gap(trajectory, pairs)
+        exact, covered = closed or (None, None)
+        if exact is not None and covered is None:
+            return exact, counts
         sample = counts.nonzero()[:, 0].repeat_interleave(self.pairs)
         if len(sample) == 0:
             return self.none(trajectory)
         sampled = self.squared_gaps(*self._branches(trajectory, pairs, sample, generator), sample, trajectory)
-        return (sampled if exact is None else torch.where(exact[1], exact[0].to(sampled), sampled)), counts
+        if exact is None or covered is None:
+            return sampled, counts
+        return torch.where(covered, exact.to(sampled), sampled), counts
 
     def _branches(
         self, trajectory: Trajectory, pairs: Pairs, sample: Tensor, generator: torch.Generator | None
@@ -129,8 +132,12 @@ class SIRE(RelativePenalty):
         if not trajectory.repeatable or not self.through_states:  # share the pass's state, step both branches
             return swapped(trajectory.recurrence, self._reached(trajectory, sample, before), a, b)
         done = 2 if self.window == 1 and not self.ties else 1  # steps of f(s, a, b) that the pass has made
-        state, ahead = halves(trajectory.rows(sample.repeat(2), torch.cat([before, before + done])))
-        return ahead if done == 2 else step(b, ahead), step(a, step(b, state))
+        reached = trajectory.rows(sample.repeat(2), torch.cat([before, before + done]))
+        if done == 2:
+            state, ahead = halves(reached)
+            return ahead, step(a, step(b, state))
+        after_b, ahead = halves(step(torch.cat([b, b]), reached))
+        return ahead, step(a, after_b)
 
 
 def swapped(r: Recurrence, state: State, a: Tensor, b: Tensor) -> tuple[State, State]:

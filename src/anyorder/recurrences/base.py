@@ -133,10 +133,11 @@ class Recurrence(nn.Module, ABC):
         """What the module or the step returns at each set's last element; without an output, the last state."""
         return self.output(trajectory.last)
 
-    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor] | None:
+    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor | None] | None:
         """The mean squared swap gap ``[B, K]`` under the law ``pairs``, and which components it covers ``[K]``.
 
-        A penalty draws pairs for the other components. None (the default) says that there is no closed form.
+        None in place of the second says that it covers all; a penalty draws pairs for the others. None alone (the
+        default) says that there is no closed form.
         """
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from anyorder.checks import InputError, InputTypeError, checked_batch, checked_t
 from anyorder.data.sets import filled
 from anyorder.recurrences.base import Passed, Recurrence
 from anyorder.recurrences.kernels import fold
-from anyorder.recurrences.kernels.fold import Channels, Coefficients, Gram
+from anyorder.recurrences.kernels.fold import Channels, Coefficients
 from anyorder.recurrences.pairs import Pairs
-from anyorder.recurrences.trajectory import Layout, State, Trajectory
+from anyorder.recurrences.trajectory import Layout, Rows, State, Trajectory
 
 
 class Standardise(nn.Module):
@@ -153,18 +154,18 @@ class Fold(Recurrence):
         columns = self.coefficients[layer](self.features[layer](rows).relu())
         return Coefficients.of(columns.to(self.features[0].weight.dtype), self.channels)
 
-    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    def closed_form_gap(self, trajectory: Trajectory, pairs: Pairs) -> tuple[Tensor, Tensor | None]:
         """The exact gaps of the first layer's channels, but for max-plus; the others are not covered."""
         channels, size = self.channels, self.channels.size
-        gram: Gram | None = trajectory.kept
-        if pairs.every and gram is not None:
-            n = trajectory.counts[:, None].double()
-            gaps = 2 * gram.determinant() / (n * (n - 1)).clamp(min=1)
+        if pairs.every and trajectory.kept is not None:
+            n = trajectory.counts[:, None]
+            gaps = trajectory.kept * (2 / (n * (n - 1)).clamp(min=1).to(trajectory.kept.dtype))
         else:
             gaps = pairs.mean_squared_gap(*self._affine(trajectory.elements, trajectory.lengths)[:2])
         gaps = F.pad(gaps.to(trajectory.last.dtype), (channels.product, self.layers * size - channels.middle.stop))
-        covered = torch.arange(gaps.shape[1], device=gaps.device) < channels.linear + channels.max
-        return gaps, covered
+        if self.layers == 1 and not channels.maxplus:
+            return gaps, None
+        return gaps, torch.arange(gaps.shape[1], device=gaps.device) < channels.linear + channels.max
 
     @torch.no_grad()
     def settle(self, elements: Tensor, lengths: Tensor | None = None, *, within: float = 0.1) -> int:
@@ -222,21 +223,27 @@ class Fold(Recurrence):
         return self.start(batch_size)
 
     def _run(self, rows: Tensor, layout: Layout, start: State, dropout: bool, last_alone: bool) -> Passed:
-        read, gram = rows, None
-        layers: list[Tensor] = []
-        lasts: list[Tensor] = []
+        passed: list[tuple[Tensor, Tensor, Tensor, Rows]] = []
         for layer in range(self.layers):
-            if layer:
-                read = torch.cat([rows, self.standardise[layer - 1](layers[-1])], 1)
-            first = start if self.layers == 1 else start[:, layer]
-            maps = (self.features[layer], self.coefficients[layer])
-            weights = [parameter for linear in maps for parameter in (linear.weight, linear.bias)]
-            states, last, sums = fold.scan(read, layout.sizes, layout.sort(first), self.channels, weights)
-            gram = gram or Gram(*(layout.unsort(F.pad(x, (0, 0, 0, layout.batch - len(x)))) for x in sums))
-            layers.append(states)
-            lasts.append(layout.unsort(last))
+            read = torch.cat([rows, self.standardise[layer - 1](passed[-1][0])], 1) if layer else rows
+            first = layout.sort(start if self.layers == 1 else start[:, layer])
+            passed.append(self._run_layer(read, layout, first, layer))
+        _, ends, dets, made = zip(*passed, strict=True)
+        lasts = [layout.unsort(end) for end in ends]
         _require_finite(lasts)
-        return Passed(self._stack(lasts), lambda row: self._stack([states[row] for states in layers]), kept=gram)
+        det = layout.unsort(F.pad(dets[0], (0, 0, 0, layout.batch - len(dets[0]))))
+        return Passed(self._stack(lasts), lambda row: self._stack([states.select(row) for states in made]), kept=det)
+
+    def _run_layer(
+        self, rows: Tensor, layout: Layout, first: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor, Rows]:
+        """The states that are there already, the last, det, and all states, made anew where they are not there."""
+        maps = (self.features[layer], self.coefficients[layer])
+        weights = [parameter for linear in maps for parameter in (linear.weight, linear.bias)]
+        drawn = self.layers > 1 or self.channels.maxplus > 0  # a penalty will draw from the states
+        scan = partial(fold.scan, rows, layout.sizes, first, self.channels, weights)
+        states, last, det = scan(every=drawn)
+        return states, last, det, Rows(lambda: states if len(states) else scan(every=True)[0])
 
     def _stack(self, layers: list[Tensor]) -> Tensor:
         return layers[0] if self.layers == 1 else torch.stack(layers, 1)

@@ -29,7 +29,7 @@ class Pairs:
     @property
     def counts(self) -> Tensor:
         """1 for each set ``[B]`` that has a pair, otherwise 0."""
-        return (self.lengths >= 2 if self.ties is None else self.weight.sum(1) > 0).long()
+        return (self.lengths >= 2 if self.ties is None else self._runs[2].sum(1) > 0).long()
 
     def draw(self, sample: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """The earlier and the later position of a pair of each set in ``sample [R]``."""
@@ -40,26 +40,15 @@ class Pairs:
             return one, one + 1 + random_below(
                 reach if self.window is None else reach.clamp(max=self.window), generator
             )
-        mass = self.weight[sample].cumsum(1)
+        begin, reach, weight = (x[sample] for x in self._runs)
+        mass = weight.cumsum(1)
         uniform = torch.rand(len(sample), generator=generator, device=getattr(generator, "device", mass.device))
         place = torch.searchsorted(mass, uniform.to(mass)[:, None] * mass[:, -1:], right=True)
         one = place[:, 0].clamp(max=self.longest - 1)
-        begin, reach = (x[sample].gather(1, one[:, None])[:, 0] for x in (self.begin, self.reach))
+        begin, reach = (x.gather(1, one[:, None])[:, 0] for x in (begin, reach))
         other = begin + random_below(reach - begin - 1, generator)
         other = other + (other >= one)
         return torch.minimum(one, other), torch.maximum(one, other)
-
-    @property
-    def begin(self) -> Tensor:
-        return self._runs[0]
-
-    @property
-    def reach(self) -> Tensor:
-        return self._runs[1]
-
-    @property
-    def weight(self) -> Tensor:
-        return self._runs[2]
 
     @cached_property
     def _runs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,14 +81,14 @@ class Pairs:
         Running sums of c², b² and cb give the sum over a run of partners, so this is linear in T. They are in double
         precision, in which products of single precision are exact.
         """
-        share = self.weight / (self.reach - self.begin - 1).clamp(min=1)
-        total = self.weight.sum(1, keepdim=True)
+        begin, reach, weight = self._runs
+        share, total = weight / (reach - begin - 1).clamp(min=1), weight.sum(1, keepdim=True)
         return (self._squared_gaps(c, b) * share[:, :, None]).sum(1) / torch.where(total > 0, total, 1.0)
 
     def squared_sum(self, c: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of (c_i b_j − b_i c_j)² over pairs i < j within ties ``[B, C]``, and their number ``[B]``."""
-        number = ((self.reach - self.begin - 1) * (self.weight > 0)).sum(1) / 2
-        return self._squared_gaps(c, b).sum(1) / 2, number
+        begin, reach, weight = self._runs
+        return self._squared_gaps(c, b).sum(1) / 2, ((reach - begin - 1) * (weight > 0)).sum(1) / 2
 
     def _squared_gaps(self, c: Tensor, b: Tensor) -> Tensor:
         """The sum over the partners of each element, ``[B, T, C]``."""
@@ -107,8 +96,6 @@ class Pairs:
         products = torch.stack([c * c, b * b, c * b])
         sums = torch.nn.functional.pad(products.cumsum(2), (0, 0, 1, 0))
 
-        def until(index: Tensor) -> Tensor:
-            return sums.gather(2, index[None, :, :, None].expand(3, -1, -1, c.shape[2]))
-
-        cc, bb, cb = until(self.reach) - until(self.begin)
+        before, until = (sums.gather(2, x[None, :, :, None].expand(3, -1, -1, c.shape[2])) for x in self._runs[:2])
+        cc, bb, cb = until - before
         return (products[0] * bb + products[1] * cc - 2 * products[2] * cb).clamp(min=0)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
+
+from anyorder.recurrences.kernels.scan import eager
 
 BLOCK = 2**18  # numbers that a block of steps computes: a megabyte in single precision
 KEPT = 2**23  # numbers that a layer keeps for its gradients; beyond, computing them again is faster
@@ -56,6 +57,10 @@ class Channels:
         """The columns of a layer: θ of product and affine channels, b of affine channels and sums, β, α."""
         return self.linear + self.affine + self.greatest + self.maxplus
 
+    def split(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """θ, b, β and α of columns side by side."""
+        return columns.split([self.middle.stop, self.affine + self.sum, self.greatest, self.maxplus], 1)
+
 
 class Coefficients(NamedTuple):
     """c = 1 − a and b ``[N, linear]``, β ``[N, max + maxplus]`` and α ``[N, maxplus]``."""
@@ -68,36 +73,24 @@ class Coefficients(NamedTuple):
     @classmethod
     def of(cls, columns: Tensor, channels: Channels) -> Coefficients:
         """From θ, b, β, α side by side: a = cos θ, so c = 2 sin²(θ/2) is exact near 0."""
-        turning, adding = channels.product + channels.affine, channels.affine + channels.sum
-        theta, b, beta, alpha = columns.split([turning, adding, channels.greatest, channels.maxplus], 1)
+        theta, b, beta, alpha = channels.split(columns)
         c = torch.sin(theta * 0.5).square() * 2
         c = F.pad(c, (0, channels.sum)) if channels.sum else c  # c = 0: a sum
         return cls(c, F.pad(b, (channels.product, 0)) if channels.product else b, beta, alpha)  # b = 0: a product
 
 
-class Gram(NamedTuple):
-    """Σc², Σcb and Σb² over each set's elements, ``[B, affine]`` in double precision."""
-
-    cc: Tensor
-    cb: Tensor
-    bb: Tensor
-
-    def determinant(self) -> Tensor:
-        """(Σc²)(Σb²) − (Σcb)², half the sum of the squared gaps over ordered pairs."""
-        return (self.cc * self.bb - self.cb.square()).clamp(min=0)
-
-
 def scan(
-    rows: Tensor, sizes: Sequence[int], first: Tensor, channels: Channels, weights: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Gram]:
-    """The state after each row ``[sum of sizes, C]``, each set's last ``[B, C]``, and Gram sums of sets that have rows.
+    rows: Tensor, sizes: Sequence[int], first: Tensor, channels: Channels, weights: Sequence[Tensor], every: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The state after each row ``[sum of sizes, C]``, each set's last ``[B, C]``, and det of sets that have rows.
 
+    det ``[sizes[0], affine]`` is (Σc²)(Σb²) − (Σcb)², half the sum of the squared gaps over ordered pairs.
     ``rows [sum of sizes, D]`` are time-major; step t reads ``sizes[t]`` of them, never more than the step before.
     ``weights``: those of the two linear maps from a row to its features, and from features to coefficients.
+    Without ``every`` the states after the rows may be left out.
     """
-    if _eager(rows):
-        states, last, sums = _Layer.apply(rows, first, tuple(sizes), channels, *weights)
-        return states, last, Gram(*sums)
+    if eager(rows):
+        return _Layer.apply(rows, first, tuple(sizes), channels, every, *weights)
     w_in, b_in, w_out, b_out = weights
     columns = F.linear(F.linear(rows, w_in, b_in).relu(), w_out, b_out).to(first.dtype)
     c, b, beta, alpha = Coefficients.of(columns, channels)
@@ -110,66 +103,77 @@ def scan(
         shift, floor = _padded(F.pad(alpha, (channels.max, 0)), sizes, 0.0), _padded(beta, sizes, NEVER)
         shift, floor = _doubled(lambda p, q: (p[0] + q[0], torch.maximum(p[1] + q[0], q[1])), (shift, floor))
         states.append(torch.maximum(first[: sizes[0], channels.linear :] + shift, floor))
-    cs, bs = (_padded(x[:, channels.middle], sizes, 0.0).double() for x in (c, b))
-    sums = Gram(cs.square().sum(0), (cs * bs).sum(0), bs.square().sum(0))
-    every = torch.cat(states, 2)  # the last state of a set repeats
-    return _packed(every, sizes), torch.cat([every[-1], first[sizes[0] :]]), sums
+    c, b = c[:, channels.middle], b[:, channels.middle]
+    cs, ds = _padded(c, sizes, 0.0), _padded(b - _direction(c, b) * c, sizes, 0.0)
+    det = cs.square().sum(0) * ds.square().sum(0) - (cs * ds).sum(0).square()
+    every_state = torch.cat(states, 2)  # the last state of a set repeats
+    return _packed(every_state, sizes), torch.cat([every_state[-1], first[sizes[0] :]]), det.clamp(min=0)
 
 
 class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
     def forward(
-        ctx: Any, rows: Tensor, first: Tensor, sizes: tuple[int, ...], channels: Channels, *weights: Tensor
+        ctx: Any, rows: Tensor, first: Tensor, sizes: tuple[int, ...], channels: Channels, every: bool, *weights: Tensor
     ) -> tuple[Tensor, ...]:
-        states = rows.new_empty(len(rows), first.shape[1])
-        sums = first.new_zeros(3, sizes[0], channels.affine, dtype=torch.float64)
-        cut, width, last = channels.linear, channels.coefficients + len(weights[0]), first.clone()
-        kept: list[Tensor] = []
-        for span, begin, n in _blocks(sizes, width):
-            c, b, beta, alpha = (block := _block(rows[span], weights, channels))[2:]
-            if len(rows) * width <= KEPT:
-                kept += block
-            found = states[begin : begin + n] if span.start else first[:n]
-            before = found[:, :cut]
-            for a, plus, after in zip((1 - c).split(n), b.split(n), states[span, :cut].split(n), strict=True):
-                before = torch.addcmul(plus, a, before, out=after)
-            shifts, before = F.pad(alpha, (channels.max, 0)).split(n), found[:, cut:]
-            for shift, floor, after in zip(shifts, beta.split(n), states[span, cut:].split(n), strict=True):
-                before = torch.maximum(before + shift if channels.maxplus else before, floor, out=after)
-            cs, bs = (x[:, channels.middle].double().unflatten(0, (-1, n)) for x in (c, b))
-            for total, values in zip(sums[:, :n], (cs * cs, cs * bs, bs * bs), strict=True):
-                total += values.sum(0)
-            last[:n] = states[span.stop - n : span.stop]
-        ctx.save_for_backward(rows, first, states, *weights, *kept)
+        width, last = channels.coefficients + len(weights[0]), first.clone()
+        states = rows.new_empty(len(rows) if every else 0, first.shape[1])
+        steps = max(1, BLOCK // (width * sizes[0]))
+        sums = first.new_zeros(3, min(steps, len(sizes)), sizes[0], channels.affine)  # of steps that far apart
+        kept, direction = [], first.new_zeros(channels.affine)
+        blocks, few = list(_blocks(sizes, width)), len(rows) * width <= KEPT
+        starts = first.new_empty(0 if few else len(blocks), *first.shape)
+        for i, (span, n) in enumerate(blocks):
+            features, columns, (c, b, *_), passed = _block(rows[span], last[:n], weights, channels)
+            if few:
+                kept += [features, columns, c, passed]
+            else:
+                starts[i, :n] = passed[0]
+            last[:n] = passed[-1]
+            if every:
+                states[span] = passed[1:].flatten(0, 1)
+            c, b = c[:, channels.middle], b[:, channels.middle]
+            if span.start == 0:
+                direction = _direction(c, b)
+            shifted = torch.addcmul(b, c, direction, value=-1)
+            for cs, ds in zip(c.split(steps * n), shifted.split(steps * n), strict=True):
+                cs, ds = cs.unflatten(0, (-1, n)), ds.unflatten(0, (-1, n))
+                for total, (x, y) in zip(sums[:, : len(cs), :n], ((cs, cs), (cs, ds), (ds, ds)), strict=True):
+                    total.addcmul_(x, y)
+        cc, cd, dd = sums.sum(1)
+        cb = torch.addcmul(cd, cc, direction)
+        bb = dd + direction * (cd + cb)
+        ctx.save_for_backward(rows, first, starts, torch.stack([bb, cb, cc]), *weights, *kept)
         ctx.sizes, ctx.channels = sizes, channels
         ctx.set_materialize_grads(False)
-        return states, last, sums
+        return states, last, (cc * dd - cd.square()).clamp_(min=0)
 
     @staticmethod
     @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        rows, first, states, *weights = ctx.saved_tensors
+        rows, first, starts, sums, *weights = ctx.saved_tensors
         weights, kept = weights[:4], weights[4:]
-        to_states, to_last, to_sums = given
+        to_states, to_last, to_det = given
         sizes, channels = ctx.sizes, ctx.channels
         to_weights = [torch.zeros_like(weight) for weight in weights]
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         running = torch.zeros_like(first) if to_last is None else to_last.clone()  # gradient of the running state
         cut, middle = channels.linear, channels.middle
-        if to_sums is not None:
-            to_sums = torch.stack([2 * to_sums[0], to_sums[1], 2 * to_sums[2]]).to(rows.dtype)
-        for span, begin, n in reversed(list(_blocks(sizes, channels.coefficients + len(weights[0])))):
-            block = [kept.pop() for _ in range(6)][::-1] if kept else _block(rows[span], weights, channels)
-            features, columns, c, b, beta, alpha = block
-            before = states[begin : span.stop - n]
-            if begin + n != span.start:  # the step before is the start, or has more rows
-                found = states[begin : begin + n] if span.start else first[:n]
-                before = torch.cat([found, states[span.start : span.stop - n]])
-            shift = F.pad(alpha, (channels.max, 0)) if channels.maxplus else 0
+        if to_det is not None:
+            sums = 2 * to_det * sums
+        width = channels.coefficients + len(weights[0])
+        for i, (span, n) in reversed(list(enumerate(_blocks(sizes, width)))):
+            if kept:
+                passed, c, columns, features = (kept.pop() for _ in range(4))
+            else:
+                features, columns, (c, *_), passed = _block(rows[span], starts[i, :n], weights, channels)
+            to_columns = torch.empty_like(columns)
+            (_, b, beta, alpha), (to_theta, to_b, to_beta, to_alpha) = map(channels.split, (columns, to_columns))
+            before = passed[:-1].flatten(0, 1)
             keep, total = torch.empty_like(before), torch.empty_like(before)
             torch.sub(1, c, out=keep[:, :cut])
+            shift = F.pad(alpha, (channels.max, 0)) if channels.maxplus else 0
             stays = keep[:, cut:].copy_(before[:, cut:] + shift >= beta)  # the state is greatest, not the element
             grads = reversed([None] * (len(keep) // n) if to_states is None else to_states[span].split(n))
             share, later = keep.new_ones(()), running[:n]
@@ -177,52 +181,62 @@ class _Layer(torch.autograd.Function):
                 torch.mul(later, share, out=out) if grad is None else torch.addcmul(grad, later, share, out=out)
                 share, later = a, out
             torch.mul(later, share, out=running[:n])
-            to_b, to_c = total[:, :cut].clone(), (total[:, :cut] * before[:, :cut]).neg_()
-            if to_sums is not None:
-                to_cc, to_cb, to_bb = to_sums[:, :n]
-                cs, bs, to_cs, to_bs = (x[:, middle].unflatten(0, (-1, n)) for x in (c, b, to_c, to_b))
-                to_cs.addcmul_(cs, to_cc).addcmul_(bs, to_cb)
-                to_bs.addcmul_(cs, to_cb).addcmul_(bs, to_bb)
+            to_c = (total[:, : middle.stop] * before[:, : middle.stop]).neg_()
+            to_b.copy_(total[:, middle.start : cut])
+            if to_det is not None:
+                bb, cb, cc = sums[:, :n]
+                both = c[:, middle], b[:, : channels.affine], to_c[:, middle.start :], to_b[:, : channels.affine]
+                cs, bs, to_cs, to_bs = (x.unflatten(0, (-1, n)) for x in both)
+                to_cs.addcmul_(cs, bb).addcmul_(bs, cb, value=-1)
+                to_bs.addcmul_(bs, cc).addcmul_(cs, cb, value=-1)
+            torch.mul(columns[:, : middle.stop].sin(), to_c, out=to_theta)
             greatest = total[:, cut:] * stays
-            to_theta = columns[:, : middle.stop].sin().mul_(to_c[:, : middle.stop])
-            parts = [to_theta, to_b[:, middle.start :], total[:, cut:] - greatest, greatest[:, channels.max :]]
-            to_columns = torch.cat(parts, 1)
+            torch.sub(total[:, cut:], greatest, out=to_beta)
+            to_alpha.copy_(greatest[:, channels.max :])
             to_features = torch.mm(to_columns, weights[2]).mul_(features > 0)
             for which, (left, right) in enumerate([(to_features, rows[span]), (to_columns, features)]):
                 to_weights[2 * which].addmm_(left.t(), right)
                 to_weights[2 * which + 1] += left.sum(0)
             if to_rows is not None:
                 torch.mm(to_features, weights[0], out=to_rows[span])
-        return to_rows, running, None, None, *to_weights
+        return to_rows, running, None, None, None, *to_weights
 
 
-def _block(rows: Tensor, weights: Sequence[Tensor], channels: Channels) -> tuple[Tensor, ...]:
-    """The features of rows, θ, b, β, α side by side, and the coefficients."""
+def _block(
+    rows: Tensor, first: Tensor, weights: Sequence[Tensor], channels: Channels
+) -> tuple[Tensor, Tensor, Coefficients, Tensor]:
+    """The features of rows, θ, b, β, α side by side, the coefficients, and the states ``[steps + 1, n, C]``."""
     w_in, b_in, w_out, b_out = weights
     features = torch.addmm(b_in, rows, w_in.t()).relu_()
     columns = torch.addmm(b_out, features, w_out.t())
-    return features, columns, *Coefficients.of(columns, channels)
+    c, b, beta, alpha = coefficients = Coefficients.of(columns, channels)
+    n, shift = len(first), F.pad(alpha, (channels.max, 0)) if channels.maxplus else None
+    states = first.new_empty(len(rows) // n + 1, n, first.shape[1])
+    states[0] = first
+    linear, greatest = states.split([channels.linear, channels.greatest], 2)
+    for before, after, a, plus in zip(linear[:-1], linear[1:], (1 - c).split(n), b.split(n), strict=True):
+        torch.addcmul(plus, a, before, out=after)
+    for i, (before, after, floor) in enumerate(zip(greatest[:-1], greatest[1:], beta.split(n), strict=True)):
+        raised = before if shift is None else before + shift[i * n : (i + 1) * n]
+        torch.maximum(raised, floor, out=after)
+    return features, columns, coefficients, states
 
 
-def _blocks(sizes: Sequence[int], width: int) -> Iterator[tuple[slice, int, int]]:
-    """Runs of steps with the same number of rows: their rows, where the step before begins, the rows of a step."""
-    start = last = 0
+def _direction(c: Tensor, b: Tensor) -> Tensor:
+    """κ = Σcb / Σc² of each channel. The gaps of c and b − κc are those of c and b, and do not cancel if b ≈ κc."""
+    c, b = c.detach(), b.detach()
+    return (c * b).sum(0) / c.square().sum(0).clamp_min(torch.finfo(c.dtype).eps ** 2)
+
+
+def _blocks(sizes: Sequence[int], width: int) -> Iterator[tuple[slice, int]]:
+    """Runs of steps with the same number of rows: their rows, and the rows of a step."""
+    start = 0
     for n, run in groupby(sizes):
         stop, most = start + n * len(list(run)), n * max(1, BLOCK // (width * n))
         while start < stop:
             span = slice(start, min(start + most, stop))
-            yield span, last, n
-            start, last = span.stop, span.stop - n
-
-
-def _eager(rows: Tensor) -> bool:
-    return (
-        rows.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
+            yield span, n
+            start = span.stop
 
 
 def _doubled(combine: Callable[..., tuple[Tensor, ...]], steps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -23,11 +23,14 @@ STRETCH = 2**18  # numbers in the gates of a stretch of steps: a megabyte in sin
 
 
 def applies(rows: Tensor) -> bool:
-    """Whether they can stand in for torch's kernels: eager, on a CPU, nothing transformed."""
+    """Whether they can stand in for torch's kernels; without gradients those are as fast."""
+    return eager(rows) and torch.is_grad_enabled() and _precision(rows) in (rows.dtype, torch.bfloat16)
+
+
+def eager(rows: Tensor) -> bool:
+    """Whether a loop over the steps is run as it stands, on a CPU and with nothing transformed."""
     return (
         rows.device.type == "cpu"
-        and torch.is_grad_enabled()  # without gradients torch's kernels are as fast
-        and _precision(rows) in (rows.dtype, torch.bfloat16)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
