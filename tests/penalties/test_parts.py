@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import anyorder as ao
 from anyorder.checks import InputError, InputTypeError
-from anyorder.penalties import penalty_from_config
 from problems import make
 
 LAWS: dict[str, Any] = {
@@ -141,14 +140,6 @@ def test_of_a_readout_penalises_the_output_without_its_dropout() -> None:
     assert ao.SIRE(of=gru.readout).spread(t.last).shape == (3,)
     value(ao.SIRE(of=gru.readout), gru, elements).backward()
     assert gru.readout.head[0].weight.grad.abs().sum() > 0
-
-
-def test_of_is_kept_in_a_configuration_but_a_function_is_not() -> None:
-    for of in ("h", ["h", "c"], 1):
-        penalty = ao.SIRE(of=of, pairs=3, reduction="none", ties=True)
-        assert penalty_from_config(penalty.config()) == penalty
-    with pytest.raises(InputError, match="of"):
-        ao.SIRE(of=torch.tanh).config()
 
 
 class LastStep(ao.Penalty):

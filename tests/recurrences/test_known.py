@@ -23,15 +23,6 @@ def test_every_short_sequence_gets_the_right_answer(name: str) -> None:
         assert ends.tolist() == [answer(s) for s in sequences]
 
 
-def test_parity_as_printed_in_the_paper() -> None:
-    """a = 2 gives 2 − 1 − 0 = 1, a = 4 gives 4 − 3 − 1 = 0; four gates for the maximum, three for parity."""
-    r = known.parity()
-    one, zero = torch.ones(1, 1), torch.zeros(1, 1)
-    assert r.step(one, zero).item() == 1.0
-    assert r.step(one, one).item() == 0.0
-    assert known.TwoLayerReLUCell(1, 1, 3).to_state.in_features == 3
-
-
 def test_a_wrong_size_is_refused() -> None:
     with pytest.raises(ValueError, match="hidden"):
         known.TwoLayerReLUCell(1, 1, 0)
