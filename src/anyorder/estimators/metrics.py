@@ -97,11 +97,12 @@ def _bootstrap(measure: Callable[..., Metrics], size: int, seed: int, *parts: np
 
 
 def as_lines(columns: Mapping[str, Metrics]) -> list[str]:
-    """A table in text: a line a metric, a column a model."""
+    """A table in text: a line a metric, a column a model; 95 % intervals for the first, so that a terminal holds it."""
+    first = next(iter(columns.values()))
     names = list(dict.fromkeys(name for metrics in columns.values() for name in metrics if not name.endswith("_ci")))
 
     def cell(metrics: Metrics, name: str) -> str:
-        interval = metrics.get(f"{name}_ci")
+        interval = metrics.get(f"{name}_ci") if metrics is first else None
         shown = f"{metrics[name]:.4g}" if name in metrics else "–"
         return shown if interval is None else f"{shown} [{interval[0]:.4g}, {interval[1]:.4g}]"
 
