@@ -377,7 +377,7 @@ def test_events_go_from_the_long_form_to_figures_an_audit_and_a_graph(succeed, r
     stays(30, seed=1).to_csv("new.csv", index=False)
     out = succeed(f"train t.csv {EVENTS} --epochs 15 --class-weight balanced --out model")
     assert "parameter: read as 2 categories" in out
-    assert re.search(r"on 9 sets held out.*\n +this model +its network +boosting +linear\naccuracy ", out)
+    assert re.search(r"on 9 sets held out.*\n +this model +its network +pooled boosting +pooled linear\naccuracy ", out)
     model = ao.TableModel.load("model")
     assert model.schema.tie_within == "1.5"
     assert model.estimator.class_weight == "balanced"

@@ -106,7 +106,7 @@ def test_a_column_may_say_which_sets_are_held_out_and_what_they_weigh():
 
 def test_the_yardstick_stands_beside_it_and_says_when_it_is_ahead(fitted):
     assert fitted.held_out["sets"] == 30
-    assert fitted.held_out["metrics"]["boosting"]["auc"] > 0.8
+    assert fitted.held_out["metrics"]["pooled boosting"]["auc"] > 0.8
     poor = ao.TableModel(epochs=1, learning_rate=1e-6, ensemble=False).fit(stays(200), **COLUMNS)
     assert "pooled features with boosting are ahead" in poor.summary()[-1]
 

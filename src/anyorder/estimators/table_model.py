@@ -32,7 +32,7 @@ from anyorder.estimators.yardstick import boosted, pooled
 
 _FAILED = 5.0, 100.0  # times the loss of a constant prediction, at the end of a training whose loss rose, or fell
 _SMALL = 2000, 500  # sets, below which a network is narrow, and a fold
-_PARTS = {"model": "this model", "network": "its network", "boosting": "boosting", "linear": "linear"}
+_PARTS = {"model": "this model", "network": "its network", "boosting": "pooled boosting", "linear": "pooled linear"}
 _KINDS = {"classification": SetClassifier, MULTILABEL: SetClassifier, "regression": SetRegressor}
 
 
@@ -363,8 +363,8 @@ class TableModel:
         """The metrics on the sets held out, in lines of text, and whether the yardstick is ahead."""
         if not self.held_out:
             return []
-        on = f"on {self.held_out['sets']} sets held out from training, with 95 % intervals"
-        lines = [f"{on} (boosting, linear: on pooled features):", *as_lines(self.held_out["metrics"])]
+        lines = [f"on {self.held_out['sets']} sets held out from training, with 95 % intervals:"]
+        lines += as_lines(self.held_out["metrics"])
         if self.members is not None:
             shares = ", ".join(f"{name} {weight:.2g}" for name, weight in self.members.weights.items())
             lines.append(f"this model is a weighted mean: {shares}; a stream or an export is the network alone")
