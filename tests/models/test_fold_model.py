@@ -99,7 +99,7 @@ def test_settled_channels_add_up_without_a_bound_on_the_length() -> None:
     torch.testing.assert_close(fold.scan(many).last[0, 2:7], 200 * fold.scan(x[:1]).last[0, 2:7], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"channels": {"affine": 4}}, {"bilinear": 3}])
+@pytest.mark.parametrize("options", [{"channels": {"affine": 4}}, {"width": 8}, {"bilinear": 3}])
 def test_options_of_a_fold_are_refused_for_other_cells(options: dict) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         ao.RecurrentSetModel(3, 1, **options)

@@ -37,6 +37,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "layers": 2,
             "readout": (6,),
             "bilinear": 3,
+            "width": 16,
         },
         "long": {"hidden": 8, "gate_bias_span": 50},
         "fixed-start": {"hidden": 8, "learned_start": False},

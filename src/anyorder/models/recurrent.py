@@ -26,7 +26,7 @@ CELLS: dict[str, Callable[..., nn.Module]] = {
 }
 FOLD_PRESETS: dict[str, dict[str, Any]] = {
     "sums": {"channels": {"affine": 80}},
-    "moments": {"channels": {"affine": 80}, "bilinear": 16},
+    "moments": {"channels": {"affine": 32}, "bilinear": 16, "width": 128},
     "extremes": {"channels": {"max": 64}},
     "products": {"channels": {"product": 32}},
     "order": {"channels": {"affine": 16, "max": 32}, "layers": 2, "readout": [64]},
@@ -106,6 +106,7 @@ class RecurrentSetModel(SetModel):
         gate_bias_span: T draws the update-gate biases of a GRU, the forget-gate biases of an LSTM, from log U(1, T):
             memory then spans 1 to T steps at the start.
         channels: of a fold, a number or numbers by kind.
+        width: of a fold, the number of ReLU features from which its coefficients are made.
         bilinear: of a fold, the rank of the products of states that ρ reads beside its linear path. ``readout`` adds
             an MLP of these widths to both.
         static_features: S, the number of features of a set as a whole, ``static [B, S]``. ρ reads them beside the
@@ -140,6 +141,7 @@ class RecurrentSetModel(SetModel):
         gate_bias_span: float | None = None,
         state_features: int | None = None,
         channels: int | Mapping[str, int] | None = None,
+        width: int = 64,
         bilinear: int = 0,
         orderings: int = 1,
         seed: int = 0,
@@ -154,24 +156,25 @@ class RecurrentSetModel(SetModel):
             "state_features": state_features is not None and cell != "relu",
             "layers": layers != 1 and cell == "relu",
             "channels": channels is not None and cell != "fold",
+            "width": width != 64 and cell != "fold",
             "bilinear": bilinear != 0 and (cell != "fold" or own_head),
             "readout_dropout": bool(readout_dropout) and own_head,
             "static_features": static_features != 0 and own_cell and own_head,
         }
         if named := next((name for name, wrong in without_effect.items() if wrong), None):
             raise InputError(f"{named} has no effect with this cell or readout; leave it out")
-        self.encoder, width = encoder_of(() if encoder is None else encoder, self.element_features, activation)
+        self.encoder, encoded = encoder_of(() if encoder is None else encoder, self.element_features, activation)
         if isinstance(cell, Recurrence):
             self.recurrence = cell
             read = sum(leaf.numel() for leaf in tree_leaves(cell.start(1)))
         elif cell == "fold":
-            self.recurrence = Fold(width, hidden if channels is None else channels, layers=layers)
+            self.recurrence = Fold(encoded, hidden if channels is None else channels, layers=layers, width=width)
             read = self.recurrence.channels.size
         else:
             one_of("cell", cell, CELLS)
             hidden, layers = whole_number("hidden", hidden), whole_number("layers", layers, maximum=1000)
             read = hidden if state_features is None else whole_number("state_features", state_features)
-            module: Any = CELLS[cell](width, *((read, hidden) if cell == "relu" else (hidden, layers)))
+            module: Any = CELLS[cell](encoded, *((read, hidden) if cell == "relu" else (hidden, layers)))
             if gate_bias_span is not None:
                 _spread_memory(module, real_number("gate_bias_span", gate_bias_span, above=1.0))
             start = torch.zeros(1, read) if cell == "relu" else recurrence(module).start(1)

@@ -301,7 +301,8 @@ def build_model(method: str, setting: Setting, features: int, outputs: int, *, s
     width = 100 if numbers else setting.get("hidden", 64)
     kind: type[SetModel] = RecurrentSetModel
     options: dict[str, Any] = {"activation": "tanh" if numbers else "relu"}
-    names = "activation cell hidden layers encoder readout dropout readout_dropout gate_bias_span channels bilinear"
+    names = "activation cell hidden layers encoder readout dropout readout_dropout gate_bias_span"
+    names += " channels width bilinear"
     if method == "deepsets":
         kind, names = DeepSets, "phi rho pooling equivariant activation dropout"
         options = {"phi": (width, width), "rho": (width,), "pooling": "sum" if numbers else "mean"}
