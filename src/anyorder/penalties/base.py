@@ -240,7 +240,8 @@ def part_of(state: State, of: Of, recurrence: Recurrence | None = None) -> State
 
 def components(state: State) -> Tensor:
     """The numbers of a state side by side, ``[B, K]``, in at least single precision."""
-    return torch.cat([by_sample(_exact(leaf)) for leaf in tree_leaves(state)], 1)
+    parts = [by_sample(_exact(leaf)) for leaf in tree_leaves(state)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _exact(leaf: Tensor) -> Tensor:
