@@ -46,6 +46,7 @@ package: .venv/dev
 	$(BIN)/python -m build
 	$(PYTHON) -m venv build/package/venv
 	build/package/venv/bin/pip install -q -c constraints.txt "$$(echo dist/*.whl)[dev]"
+	build/package/venv/bin/python -c "import importlib.metadata as m; assert '](docs/' not in str(m.metadata('anyorder'))"
 	tar -xzf dist/*.tar.gz -C build/package
 	cd build/package/anyorder-* && rm -r src && ../venv/bin/python -m pytest tests -n 2 -m "$(QUICK)"
 
