@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anyorder as ao
-from anyorder.training.objective import Objective
+from anyorder.training.objective import Batch, task_and_penalty
 from benchmarks.timing import entry, medians
 
 FEATURES, CLASSES = 256, 10
@@ -25,12 +25,12 @@ def run(quick: bool = False) -> dict[str, dict[str, Any]]:
     batch, n, hidden = (8, 20, 16) if quick else (64, 100, 256)
     elements, labels = torch.randn(batch, n, FEATURES), torch.randint(0, CLASSES, (batch,))
     model = ao.RecurrentSetModel(FEATURES, CLASSES, hidden=hidden)
-    objective = Objective(model, ao.SIRE(prefixes="given", window=1))
+    penalised = ao.SIRE(prefixes="given", window=1)
     gru, readout = nn.GRU(FEATURES, hidden, batch_first=True), nn.Linear(hidden, CLASSES)
     ours, torchs = (torch.optim.Adam(part.parameters(), fused=True) for part in (model, nn.ModuleList([gru, readout])))
 
     def with_sire() -> torch.Tensor:
-        output, penalty = objective(elements)
+        output, penalty = task_and_penalty(model, penalised, Batch(elements))
         return nn.functional.cross_entropy(output, labels) + 0.1 * penalty
 
     def plain_torch() -> torch.Tensor:

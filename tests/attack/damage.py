@@ -238,7 +238,7 @@ def resealed(content: bytes, chance: random.Random) -> bytes:
     metadata = header.pop("__metadata__")["anyorder"][len(NO_DIGEST) :]
     some = chance.choice(list(header))
     part = header[some]
-    match chance.randrange(9 if '"state": {"dict"' in metadata else 6):
+    match chance.randrange(9 if '"state": {"state/' in metadata else 6):
         case 0:
             part["dtype"] = chance.choice(["F64", "I32", "U8", "BOOL", "F8_E5M2", "BF16", "F16", "I8", "X9", None])
         case 1:
@@ -264,23 +264,14 @@ def resealed(content: bytes, chance: random.Random) -> bytes:
 
 def edited_state(metadata: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """The state of a checkpoint with an id or a name changed, lost or of another form."""
-    nodes: list[list[Any]] = []
-
-    def collect(tree: Any) -> None:
-        if isinstance(tree, dict) and "dict" in tree:
-            for pair in tree["dict"]:
-                nodes.append(pair)
-                collect(pair[1])
-        elif isinstance(tree, list):
-            for part in tree:
-                collect(part)
-
-    collect(metadata["state"])
-    pair = chance.choice(nodes)
+    state = metadata["state"]
+    place = chance.choice(sorted(state))
     if chance.random() < 0.5:
-        pair[0] = chance.choice([99, -1, "x", None, 2**70])
+        kept = state.pop(place)
+        if chance.random() < 0.8:
+            state[chance.choice([f"{place}/99", "", "state/optimizer/state/99/step", place.rpartition("/")[0]])] = kept
     else:
-        pair[1] = chance.choice([{"dict": []}, [], {"tensor": "nowhere"}, {"dict": [["a", [1]]]}, {"dict": 3}])
+        state[place] = chance.choice([[], {}, "x", None, True])
     return metadata
 
 

@@ -131,17 +131,6 @@ def test_pictures(tmp_path, results):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_page_replaces_the_old_one_whole(tmp_path, results):
-    path = tmp_path / "page.html"
-    path.write_text("old")
-    comparison = results[1]
-    comparison.html(path)
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    with pytest.raises(OSError, match=r"page\.html"):
-        comparison.html(path / "inside.html")
-    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
-
-
 # In a browser
 
 

@@ -168,41 +168,14 @@ def test_another_run_in_the_same_workdir_is_refused(finished, case):
         trained(**options, start=start)
 
 
-CHANGED = {
-    "shape": lambda tensors, state: tensors.update({MOMENT: torch.zeros(7)}),
-    "dtype": lambda tensors, state: tensors.update({MOMENT: tensors[MOMENT].double()}),
-    "id": lambda tensors, state: state["optimizer"]["state"].update({99: state["optimizer"]["state"].pop(0)}),
-    "name": lambda tensors, state: state["optimizer"]["state"][0].update(x=state["optimizer"]["state"][0].pop("step")),
-    "best": lambda tensors, state: state.update(best=[1]),
-}
-MOMENT = "state/optimizer/state/0/exp_avg"
-
-
-def as_dicts(tree):
-    """The dicts that a checkpoint keeps as pairs, and :func:`as_pairs` back."""
-    if isinstance(tree, list):
-        return [as_dicts(part) for part in tree]
-    return {key: as_dicts(part) for key, part in tree["dict"]} if isinstance(tree, dict) and "dict" in tree else tree
-
-
-def as_pairs(tree):
-    if isinstance(tree, list):
-        return [as_pairs(part) for part in tree]
-    if not isinstance(tree, dict) or tree.keys() == {"tensor"}:
-        return tree
-    return {"dict": [(key, as_pairs(part)) for key, part in tree.items()]}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_a_checkpoint_whose_state_does_not_fit_is_refused(tmp_path, case):
-    """Its digest is right, so it was changed on purpose or by another program."""
+@pytest.mark.parametrize("change", [lambda tensor: torch.zeros(7), torch.Tensor.double])
+def test_a_checkpoint_whose_state_does_not_fit_is_refused(tmp_path, change):
+    """Its digest is right, so it was changed on purpose. The attack changes ids, names and the form of states."""
     trained(sums(), workdir=tmp_path)
-    path = tmp_path / "checkpoint.safetensors"
+    path, moment = tmp_path / "checkpoint.safetensors", "state/optimizer/state/0/exp_avg"
     tensors, metadata = tensors_from_bytes(path.read_bytes())
-    state = as_dicts(metadata["state"])
-    CHANGED[case](tensors, state)
-    path.write_bytes(tensors_to_bytes(tensors, {**metadata, "state": as_pairs(state)}))
-    with pytest.raises(InputError, match=r"does not fit this run: the state/(optimizer|best)"):
+    path.write_bytes(tensors_to_bytes({**tensors, moment: change(tensors[moment])}, metadata))
+    with pytest.raises(InputError, match="does not fit this run: the state/optimizer"):
         trained(sums(), workdir=tmp_path)
 
 

@@ -17,7 +17,7 @@ from anyorder.data.sets import SetData
 from anyorder.training.batches import Deck
 from anyorder.training.config import OPTIMIZERS, SCHEDULES, TrainConfig
 from anyorder.training.loop import train
-from anyorder.training.objective import Objective
+from anyorder.training.objective import Batch, task_and_penalty
 from anyorder.training.predict import predict
 from trainings import SGD, SIRE, Watch, flat, model, ragged, sums, tied, trained, weighted
 
@@ -67,16 +67,16 @@ def test_weight_zero_is_the_run_without_penalty_even_with_dropout_and_shuffling(
     assert not torch.equal(flat(some), flat(none))
 
 
-def test_objective_is_output_and_penalty_of_the_same_batch():
+def test_a_pass_gives_output_and_penalty_of_the_same_batch():
     subject, elements = model(), torch.rand(8, 5, 1)
     draw = torch.Generator
-    output, penalty = Objective(subject, SIRE)(elements, None, draw().manual_seed(1))
+    output, penalty = task_and_penalty(subject, SIRE, Batch(elements), draw().manual_seed(1))
     assert torch.equal(output, subject(elements))
     assert torch.equal(penalty, SIRE(subject, elements, generator=draw().manual_seed(1)))
     other = torch.rand(4, 7, 1)
-    _, elsewhere = Objective(subject, SIRE)(elements, None, draw().manual_seed(1), (other, None))
+    _, elsewhere = task_and_penalty(subject, SIRE, Batch(elements), draw().manual_seed(1), Batch(other))
     assert torch.equal(elsewhere, SIRE(subject, other, generator=draw().manual_seed(1)))
-    assert Objective(subject)(elements)[1] == 0
+    assert task_and_penalty(subject, None, Batch(elements))[1] == 0
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm", "rnn"])
@@ -91,7 +91,7 @@ def test_under_autocast_the_penalty_is_in_full_precision(cell, penalty):
             parameter.mul_(1.0 if "bias" in name else 0.005)
     draw = torch.Generator
     with torch.autocast("cpu", torch.bfloat16):
-        output, value = Objective(subject, penalty)(elements, None, draw().manual_seed(1))
+        output, value = task_and_penalty(subject, penalty, Batch(elements), draw().manual_seed(1))
     assert output.dtype == torch.bfloat16
     exact = penalty(subject, elements, generator=draw().manual_seed(1))
     assert 0 < exact < 1e-6

@@ -121,18 +121,18 @@ def _card(folder: Path, report: Any, repo_id: str, about: dict[str, Any]) -> str
     tags = ["anyorder", "sets", "permutation-invariance", *about.pop("tags", [])]
     data = huggingface_hub.ModelCardData(library_name="anyorder", tags=tags, **about)
     model, kept = config["model"], config["preprocessing"] or {}
-    lines = ["---", data.to_yaml(), "---", "", f"# {repo_id}", ""]
     name = model["config"].get("model", model["name"])  # of a standardised model, the one inside
     call = "predict(table)" if "table" in kept else "predict(sets)"
-    lines += [f"A model of sets: `{name}` of anyorder {config['anyorder_version']}.", ""]
-    lines += ["```python", "import anyorder as ao  # pip install 'anyorder[all]'", ""]
-    lines += [
-        f'model = ao.from_pretrained("{repo_id}")',
-        f"model.{call}" if config["estimator"] else "model(elements, lengths)",
-        "```",
-        "",
+    lines = [
+        *["---", data.to_yaml(), "---", "", f"# {repo_id}", ""],
+        *[f"A model of sets: `{name}` of anyorder {config['anyorder_version']}.", ""],
+        *["```python", "import anyorder as ao  # pip install 'anyorder[all]'", ""],
+        *[
+            f'model = ao.from_pretrained("{repo_id}")',
+            f"model{'.' + call if config['estimator'] else '(elements, lengths)'}",
+        ],
+        *["```", "", "## Does order matter to it?", ""],
     ]
-    lines += ["## Does order matter to it?", ""]
     if report is None:
         lines += ["It was not audited. `ao.audit(model, sets)` measures it.", ""]
     else:

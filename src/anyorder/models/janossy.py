@@ -71,12 +71,9 @@ class JanossyPooling(SetModel):
             )  # fmt: skip
             return
         self.phi, width = encoder_of((hidden,) if encoder is None else encoder, k * self.element_features, activation)
-        rho = (
-            readout
-            if isinstance(readout, nn.Module)
-            else mlp(width + static_features, readout or (), out_features, activation)
-        )
-        self.rho = nn.Sequential(nn.Dropout(dropout), rho)
+        if not isinstance(readout, nn.Module):
+            readout = mlp(width + static_features, readout or (), out_features, activation)
+        self.rho = nn.Sequential(nn.Dropout(dropout), readout)
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
         if self.k is not None:

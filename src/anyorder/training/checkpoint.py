@@ -66,8 +66,10 @@ class Checkpoint:
         gather = extra("accelerate.utils", "train").gather  # along a new first axis
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state |= {"best": run.best, "processes": gather([value[None].to(run.device) for value in self._own()])}
-        tensors: dict[str, Tensor] = {}
-        metadata = {"run": self._settings, "result": vars(run.result), "state": _split(state, "state", tensors)}
+        leaves = dict(_leaves(state, "state"))
+        tensors = {place: leaf for place, leaf in leaves.items() if isinstance(leaf, Tensor)}
+        rest = {place: leaf for place, leaf in leaves.items() if place not in tensors}
+        metadata = {"run": self._settings, "result": vars(run.result), "state": rest}
         if run.rank == 0:
             write_atomically(self.path, tensors_to_bytes(tensors, metadata))
         self._next = time.monotonic() + run.config.checkpoint_seconds
@@ -87,7 +89,7 @@ class Checkpoint:
         vars(run.result).update(metadata["result"])
         if run.result.stopped == "patience" and run.epochs_without_progress < (run.config.patience or math.inf):
             run.result.stopped = "finished"
-        state = _joined(metadata["state"], tensors)
+        state = self._state_of(tensors, metadata)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         run.best = state["best"]
@@ -106,15 +108,27 @@ class Checkpoint:
                     f"workdir {self.path.parent} holds another run: {name} is {kept.get(name)!r} there and "
                     f"{here.get(name)!r} here (choose another workdir, or delete that one)"
                 )
-        state = _joined(metadata["state"], tensors)
+        self._state_of(tensors, metadata)
+        if metadata["result"].keys() != vars(run.result).keys():
+            raise InputError(f"{self.path} does not fit this run: its result is not of the same form")
+
+    def _state_of(self, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> dict[str, Any]:
+        """The state in a file, in the form of this run's own; an error if it has another form."""
+        leaves = {**metadata["state"], **tensors}
         own: dict[str, Any] = {name: part.state_dict() for name, part in self._parts().items()}
-        if state["optimizer"]["state"]:
+        if any(place.startswith("state/optimizer/state/") for place in leaves):
             own["optimizer"]["state"] = self._state_after_a_step()
-        own["best"] = None if state["best"] is None else own["model"]
-        own["processes"] = [value.expand(run.world, *value.shape) for value in self._own()]
-        odd = _misfit(state, own, "the state")
-        if odd or metadata["result"].keys() != vars(run.result).keys():
-            raise InputError(f"{self.path} does not fit this run: {odd or 'its result'} is not of the same form")
+        own["best"] = None if "state/best" in leaves else own["model"]
+        own["processes"] = [value.expand(self.run.world, *value.shape) for value in self._own()]
+        try:
+            state = _formed(own, "state", leaves)
+        except KeyError as error:
+            raise InputError(
+                f"{self.path} does not fit this run: the {error.args[0]} is not of the same form"
+            ) from None
+        if leaves:
+            raise InputError(f"{self.path} does not fit this run: the {next(iter(leaves))} is not of this run")
+        return state
 
     def _extends(self, name: str, kept: Any) -> bool:
         """Whether a setting is only raised, so that the run goes on for longer."""
@@ -144,38 +158,31 @@ class Checkpoint:
         return {name: part for name, part in parts.items() if hasattr(part, "load_state_dict")}
 
 
-def _split(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """``tree`` as JSON, its tensors moved to ``tensors``; a dict as pairs, since its keys may be numbers."""
-    if isinstance(tree, Tensor):
-        tensors[name] = tree
-        return {"tensor": name}
-    if isinstance(tree, dict):
-        return {"dict": [(key, _split(value, f"{name}/{key}", tensors)) for key, value in tree.items()]}
-    if isinstance(tree, (list, tuple)):
-        return [_split(value, f"{name}/{place}", tensors) for place, value in enumerate(tree)]
-    return tree
+def _leaves(tree: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The tensors, numbers and words of a state, each with its place."""
+    if isinstance(tree, (dict, list, tuple)):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(part, f"{place}/{key}")
+    else:
+        yield place, tree
 
 
-def _joined(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """What :func:`_split` took apart, with lists for tuples."""
-    if isinstance(tree, list):
-        return [_joined(value, tensors) for value in tree]
-    if not isinstance(tree, dict):
-        return tree
-    return tensors[tree["tensor"]] if "tensor" in tree else {k: _joined(v, tensors) for k, v in tree["dict"]}
-
-
-def _misfit(kept: Any, own: Any, place: str) -> str | None:
-    """The first place where two states differ in names, lengths, shapes or dtypes; None if nowhere."""
-    if isinstance(own, Tensor):
-        return None if isinstance(kept, Tensor) and (kept.shape, kept.dtype) == (own.shape, own.dtype) else place
-    if isinstance(own, (list, tuple)):
-        own, kept = dict(enumerate(own)), dict(enumerate(kept)) if isinstance(kept, list) else None
+def _formed(own: Any, place: str, leaves: dict[str, Any]) -> Any:
+    """The leaves, which are taken out of the dict, in the form of ``own``; a KeyError names the place that misfits."""
     if isinstance(own, dict):
-        if not isinstance(kept, dict) or kept.keys() != own.keys():
-            return place
-        return next(filter(None, (_misfit(kept[key], own[key], f"{place}/{key}") for key in own)), None)
-    return place if isinstance(kept, (Tensor, dict, list)) else None
+        return {key: _formed(part, f"{place}/{key}", leaves) for key, part in own.items()}
+    if isinstance(own, (list, tuple)):
+        return [_formed(part, f"{place}/{number}", leaves) for number, part in enumerate(own)]
+    kept = leaves.pop(place)
+    if isinstance(kept, (dict, list)) or _kind(kept) != _kind(own):
+        raise KeyError(place)
+    return kept
+
+
+def _kind(leaf: Any) -> Any:
+    """What may not differ: the shape and the dtype of a tensor, a word or a truth value itself; numbers are alike."""
+    number = isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else float if number else leaf
 
 
 def _settings(run: Any) -> dict[str, Any]:

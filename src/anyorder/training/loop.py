@@ -33,7 +33,7 @@ from anyorder.recurrences.trajectory import tree_map
 from anyorder.training.batches import Deck, generator_of, piece_sizes, pieces, processes, seed_of, summed
 from anyorder.training.checkpoint import Checkpoint, own_randomness
 from anyorder.training.config import LOSSES, Loss, TrainConfig, TrainResult
-from anyorder.training.objective import Batch, Given, Objective, has_recurrence, has_ties, within_ties
+from anyorder.training.objective import Batch, Given, has_recurrence, has_ties, task_and_penalty, within_ties
 from anyorder.training.predict import matched, placed, predict
 from anyorder.training.progress import Journal, Record
 from anyorder.training.rules import rules_of
@@ -154,7 +154,6 @@ class _Run:
         uniform = config.shuffle and config.shuffle_within is None and self.data.ties is None
         if uniform and self.unlabeled is None and isinstance(self.penalty, SIRE) and has_recurrence(model):
             self.penalty = self.penalty.of_shuffled(model.recurrence)  # type: ignore[arg-type]
-        self.plain, self.objective = Objective(model), Objective(model, self.penalty)
         self.total_steps = config.epochs * self.deck.batches
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = config.make_optimizer(self.parameters)
@@ -236,10 +235,9 @@ class _Run:
         self, batch: Batch, index: Tensor, share: float, weight: float, penalty_on: Batch | None
     ) -> tuple[Tensor, Tensor]:
         """Task loss and penalty (0 at weight 0), once their gradients are added."""
-        objective = self.objective if weight else self.plain
         with self._autocast():
-            on = None if penalty_on is None else penalty_on[:3]
-            output, penalty = objective(*batch[:2], self.draws, on, ties=batch.ties, static=batch.static)
+            penalty_of = self.penalty if weight else None
+            output, penalty = task_and_penalty(self.model, penalty_of, batch, self.draws, penalty_on)
             loss = self._task_loss(output, self.data, index)
         total = loss * share
         if weight:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -45,53 +46,38 @@ class Given(nn.Module):
         return self.model(elements, lengths, static=self.static)
 
 
-class Objective(nn.Module):
-    """Task output and penalty in one forward, to wrap or compile as one module.
+def task_and_penalty(
+    model: nn.Module,
+    penalty: Callable[..., Tensor] | None,
+    batch: Batch,
+    generator: torch.Generator | None = None,
+    penalty_on: Batch | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output ``[B, K]`` and the penalty, a scalar, in one forward; 0 without a penalty.
 
-    ``forward(elements [B, T, D], lengths, generator, penalty_on) -> (output [B, K], penalty scalar)``. The penalty
-    reuses the trajectory of the pass; with ``penalty_on = (elements, lengths, ties)`` it is taken on these (unlabeled)
-    sets instead. ``ties [B, T]`` go to a penalty within ties, ``static [B, S]`` to the model. Under autocast the
-    penalty runs in full precision, since bfloat16 cannot tell two nearly equal states apart; where the pass kept its
-    states in bfloat16, they are computed again.
-
-    >>> import anyorder as ao
-    >>> objective = Objective(ao.RecurrentSetModel(3, 1), ao.SIRE())
-    >>> output, penalty = objective(torch.randn(4, 5, 3))
-    >>> output.shape, penalty.shape
-    (torch.Size([4, 1]), torch.Size([]))
+    The penalty reuses the trajectory of the pass, or is taken on the (unlabeled) sets of ``penalty_on``. Under autocast
+    it runs in full precision, since bfloat16 cannot tell two nearly equal states apart. Where the pass kept its states
+    in bfloat16, they are computed again.
     """
+    given = {} if batch.static is None else {"static": batch.static}
+    if penalty is None:
+        return model(*batch[:2], **given), batch.elements.new_zeros((), dtype=torch.float32)
+    if penalty_on is None and _returns_trajectory(type(model)):  # type: ignore[arg-type]
+        output, trajectory = model(*batch[:2], return_trajectory=True, **given)
+    else:
+        output, trajectory = model(*batch[:2], **given), None
+    device, on = batch.elements.device.type, penalty_on or batch
+    mixed = torch.is_autocast_enabled(device)
+    options = {"ties": on.ties} if within_ties(penalty) else {}
+    with torch.autocast(device, enabled=False) if mixed else nullcontext():
+        if trajectory is None or (mixed and trajectory.in_half_precision):
+            return output, penalty(model, *on[:2], generator=generator, **options)
+        return output, penalty(trajectory, generator=generator, **options)
 
-    def __init__(self, model: nn.Module, penalty: Callable[..., Tensor] | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self.penalty = penalty
-        self._reuses = "return_trajectory" in inspect.signature(model.forward).parameters
 
-    def forward(
-        self,
-        elements: Tensor,
-        lengths: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        penalty_on: Sequence[Tensor | None] | None = None,
-        *,
-        ties: Tensor | None = None,
-        static: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        given: dict[str, Any] = {} if static is None else {"static": static}
-        if self.penalty is None:
-            return self.model(elements, lengths, **given), elements.new_zeros((), dtype=torch.float32)
-        device = elements.device.type
-        mixed = torch.is_autocast_enabled(device)
-        trajectory, batch = None, Batch(*(penalty_on or (elements, lengths, ties)))  # type: ignore[arg-type]
-        if penalty_on is None and self._reuses:
-            output, trajectory = self.model(elements, lengths, return_trajectory=True, **given)
-        else:
-            output = self.model(elements, lengths, **given)
-        options: dict[str, Any] = {"ties": batch.ties} if within_ties(self.penalty) else {}
-        with torch.autocast(device, enabled=False) if mixed else nullcontext():
-            if trajectory is None or (mixed and trajectory.in_half_precision):
-                return output, self.penalty(self.model, *batch[:2], generator=generator, **options)
-            return output, self.penalty(trajectory, generator=generator, **options)
+@cache
+def _returns_trajectory(kind: type[nn.Module]) -> bool:
+    return "return_trajectory" in inspect.signature(kind.forward).parameters
 
 
 def within_ties(penalty: Any) -> bool:
@@ -109,8 +95,3 @@ def has_ties(batch: Batch) -> Tensor:
 def has_recurrence(model: nn.Module) -> bool:
     """Whether a model encodes elements and scans them by a recurrence."""
     return isinstance(getattr(model, "recurrence", None), Recurrence) and hasattr(model, "encode")
-
-
-def reads_in_windows(model: nn.Module) -> bool:
-    """Whether truncated backpropagation works: the model encodes, scans, reads out."""
-    return has_recurrence(model) and hasattr(getattr(model, "inner", model), "readout")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyorder.data.sets import SetData
-from anyorder.training.objective import reads_in_windows, within_ties
+from anyorder.training.objective import has_recurrence, within_ties
 
 
 def rules_of(run: Any) -> Iterator[tuple[str, bool]]:
@@ -37,7 +37,8 @@ def rules_of(run: Any) -> Iterator[tuple[str, bool]]:
     yield "penalty must be a penalty, such as anyorder.SIRE(), or a callable", usable
     unpenalised = run.unlabeled is None and run.penalty_weight == 0.0
     yield "penalty_weight and unlabeled need a penalty, such as anyorder.SIRE()", penalty is not None or unpenalised
-    yield "truncate needs a recurrent model", config.truncate is None or reads_in_windows(run.model)
+    in_windows = has_recurrence(run.model) and hasattr(getattr(run.model, "inner", run.model), "readout")
+    yield "truncate needs a recurrent model", config.truncate is None or in_windows
     whole = config.truncate is None or not within_ties(penalty)
     yield "truncate would cut ties in two; choose a penalty without ties", whole
     plain = run.augment is None and config.shuffle_within is None
