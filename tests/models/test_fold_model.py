@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import anyorder as ao
-from anyorder.checks import InputError
 from anyorder.models import FOLD_PRESETS
 
 
@@ -97,9 +96,3 @@ def test_settled_channels_add_up_without_a_bound_on_the_length() -> None:
     assert (c[:, 7] > 0.1).any()
     many = x[:1].expand(1, 5, 1).repeat(1, 200, 1)
     torch.testing.assert_close(fold.scan(many).last[0, 2:7], 200 * fold.scan(x[:1]).last[0, 2:7], rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("options", [{"channels": {"affine": 4}}, {"width": 8}, {"bilinear": 3}])
-def test_options_of_a_fold_are_refused_for_other_cells(options: dict) -> None:
-    with pytest.raises(InputError, match=next(iter(options))):
-        ao.RecurrentSetModel(3, 1, **options)

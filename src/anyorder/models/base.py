@@ -236,7 +236,7 @@ class Standardised(SetModel):
         return {**super().config(), "options": options}
 
     def forward(self, elements: Tensor, lengths: Tensor | None = None, *, static: Tensor | None = None) -> Tensor:
-        given = {} if static is None else {"static": self.standard_static(static)}
+        given = {} if static is None else {"static": self.standard_static(static)}  # not every model takes some
         return self._raw(self.inner(self.standard(elements), lengths, **given))
 
     def encode(self, elements: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -245,8 +245,7 @@ class Standardised(SetModel):
 
     def readout(self, state: Any, static: Tensor | None = None) -> Tensor:
         """The output, in raw units, of a state of the recurrence inside."""
-        given = {} if static is None else {"static": self.standard_static(static)}
-        return self._raw(self.inner.readout(state, **given))
+        return self._raw(self.inner.readout(state, self.standard_static(static)))
 
     @property
     def recurrence(self) -> Any:
@@ -266,9 +265,9 @@ class Standardised(SetModel):
         standard = (elements - self.mean.to(elements)) / self.scale.to(elements)
         return standard.to(self.dtype) if elements.dtype.itemsize > self.dtype.itemsize else standard
 
-    def standard_static(self, static: Tensor) -> Tensor:
+    def standard_static(self, static: Tensor | None) -> Tensor | None:
         """Raw static features as the model inside reads them."""
-        if static.shape[-1:] != (self.inner.joined.size,) or static.shape[-1] == 0:
+        if static is None or static.shape[-1:] != (self.inner.joined.size,) or static.shape[-1] == 0:
             return static  # the model inside refuses it
         return ((static - self.static_mean.to(static)) / self.static_scale.to(static)).to(self.dtype)
 
@@ -344,17 +343,19 @@ COMBINE = ("mean", "vote")
 
 
 def average_over_orderings(
-    predict: Callable[[Tensor, Tensor | None], Tensor],
+    predict: Callable[..., Tensor],
     elements: Tensor,
     lengths: Tensor | None = None,
     *,
+    static: Tensor | None = None,
     orderings: int = 20,
     seed: int = 0,
     combine: str = "mean",
 ) -> Tensor:
     """The mean prediction ``[B, out_features]`` over random ``orderings``.
 
-    They depend on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch.
+    They depend on ``seed`` and a set's own length alone, so a prediction can be repeated, in any batch. ``static``
+    features of the sets go to ``predict`` as ``static=``.
     ``combine="vote"`` rounds each prediction to a whole number and takes the most frequent, the least of several.
 
     >>> first = lambda elements, lengths: elements[:, 0]
@@ -366,6 +367,7 @@ def average_over_orderings(
     lengths = checked_lengths(lengths, elements)
     index = fixed_orderings(sizes_of(elements, lengths), elements.shape[1], draws, seed)
     shuffled = reorder(elements.repeat_interleave(draws, 0), index.flatten(0, 1))
-    out = predict(shuffled, None if lengths is None else lengths.repeat_interleave(draws, 0))
+    given = {} if static is None else {"static": static.repeat_interleave(draws, 0)}
+    out = predict(shuffled, None if lengths is None else lengths.repeat_interleave(draws, 0), **given)
     out = out.unflatten(0, (len(elements), draws))
     return out.mean(1) if one_of("combine", combine, COMBINE) == "mean" else out.round().mode(1).values

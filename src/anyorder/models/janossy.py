@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +79,8 @@ class JanossyPooling(SetModel):
             return self._over_tuples(*self.masked(elements, lengths)[:2], static)
         elements, lengths = self.sequence.check(elements, lengths)
         if not self.training:
-            given = None if static is None else static.repeat_interleave(self.orderings, 0)
-            read = partial(self.sequence, static=given)
-            drawn = {"orderings": self.orderings, "seed": self.seed}
-            return average_over_orderings(read, elements, lengths, combine=self.combine, **drawn)
+            drawn = {"orderings": self.orderings, "seed": self.seed, "combine": self.combine}
+            return average_over_orderings(self.sequence, elements, lengths, static=static, **drawn)
         fresh = random_orderings(sizes_of(elements, lengths), elements.shape[1])[:, 0]
         return self.sequence(reorder(elements, fresh), lengths, static=static)
 

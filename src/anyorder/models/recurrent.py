@@ -203,10 +203,9 @@ class RecurrentSetModel(SetModel):
         return_trajectory: bool = False,
     ) -> Any:
         if self.orderings > 1 and not self.training:
-            given = None if static is None else static.repeat_interleave(self.orderings, 0)
             out = average_over_orderings(
-                lambda e, n: self.readout(self._scan(e, n, last_alone=True).last, given),
-                *self.check(elements, lengths), orderings=self.orderings, seed=self.seed,
+                lambda e, n, static=None: self.readout(self._scan(e, n, last_alone=True).last, static),
+                *self.check(elements, lengths), static=static, orderings=self.orderings, seed=self.seed,
             )  # fmt: skip
             return (out, self._scan(elements, lengths, last_alone=False)) if return_trajectory else out
         trajectory = self._scan(elements, lengths, last_alone=not return_trajectory)
