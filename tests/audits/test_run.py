@@ -79,8 +79,6 @@ def test_the_last_element_in_closed_form():
         assert low <= MEAN_DISTANCE * (n - 1) / n <= high
     assert report.accuracy == 1.0
     assert report.accuracy_shuffled == pytest.approx(1 - report.flip_rate)
-    assert {(a, b) for a, b, _ in report.flips} == {("0", "1"), ("1", "0")}
-    assert sum(rate for *_, rate in report.flips) == pytest.approx(report.flip_rate)
     assert report.spread == pytest.approx(MEAN_DISTANCE, rel=0.1)
     assert report.verdict().tone == "bad"
 

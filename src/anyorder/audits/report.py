@@ -74,8 +74,7 @@ class Report:
       ``spread``: mean |f(x) − f(y)|.
     - ``order_gap``: the root mean square of f(xπ) − f(x) over that of f(x) − f(y), both less the noise. 0: order is
       ignored. Near 1: order matters as much as content.
-    - ``flip_rate``, ``noise_flip_rate``, ``excess_flip_rate`` (classification): how often the predicted class changes;
-      ``flips``: from which class to which; ``ever_flipped``: for which share of the sets.
+    - ``flip_rate``, ``noise_flip_rate``, ``excess_flip_rate`` (classification): how often the predicted class changes.
     - ``position_bias[p]``: how often the answer names place p, less 1/n (``equivariant=True``). ``label_bias[c]``: how
       often class c is predicted in the orderings, less how often it is true.
     - ``left_out[kind]`` (a TableModel): how far the output moves, in units of ``spread``, without a row of this kind.
@@ -106,8 +105,6 @@ class Report:
     spread: float
     order_gap: float
     order_gap_ci: Interval | None
-    ever_flipped: float | None
-    flips: list[tuple[str, str, float]]
     position_bias: dict[int, Estimate] | None
     label_bias: dict[str, Estimate] | None
     by_distance: dict[int, Estimate]
@@ -247,7 +244,6 @@ class Report:
         for name in BIASES:
             bias = getattr(self, name)
             figures[name] = bias and {str(key): value.to_dict() for key, value in bias.items()}
-        figures["flips"] = [{"from": one, "to": other, "rate": rate} for one, other, rate in self.flips]
         figures |= {"worst_gap": self.worst_gap, "worst_set": self.worst_set, "verdict": str(self)}
         figures["worst_ordering"] = None if self.worst_ordering is None else self.worst_ordering.tolist()
         return figures

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -144,7 +143,6 @@ class _Audit:
         for kind, count in (("feature", predictor.sets.features), ("set", len(self.sizes))):
             if names[kind] is not None and len(names[kind]) != count:
                 raise InputError(f"{kind}_names must hold {count} names; got {len(names[kind])}")
-        self.flips: Counter[tuple[int, int]] = Counter()
         self.worst: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}  # of the worst sets: change, ordering, output
         self.notes: list[str] = []
         self._plan(search, max_calls)
@@ -223,10 +221,8 @@ class _Audit:
             shuffled = np.where(moved[0, audited] > 0, shuffled, set_scores)
             metric, power = ("accuracy", 1.0) if self.classifies else ("rmse", 0.5)
             scores |= {metric: float(set_scores.mean()) ** power, f"{metric}_shuffled": float(shuffled.mean()) ** power}
-        drawn = len(movable) / len(audited) / max(moved[0].sum(), 1.0)  # of a set that cannot move, none flips
-        names, classed = predictor.class_name, self.classifies
         kinds: dict[str, Any] = {"output_gap": (changes, again, mean_interval)}
-        kinds |= {"flip_rate": (flips, again_flips, rate_interval)} if classed else {}
+        kinds |= {"flip_rate": (flips, again_flips, rate_interval)} if self.classifies else {}
         figures: dict[str, Any] = {}
         for name, (raw, noise, interval) in kinds.items():
             paired = mean_interval if noise.any() else interval
@@ -245,8 +241,6 @@ class _Audit:
             spread=spread,
             order_gap=max(float(ratios.mean()), 0.0) ** 0.5,
             order_gap_ci=root(mean_interval(ratios)) if np.isfinite(ratios).all() else None,
-            ever_flipped=float((flips > 0).mean()) if classed else None,
-            flips=[(names(one), names(other), n * drawn) for (one, other), n in self.flips.most_common(12)],
             position_bias=self._position_bias(movable),
             label_bias=self._label_bias(movable),
             by_distance=curves["distance"],
@@ -388,9 +382,6 @@ class _Audit:
                     total += np.bincount(chosen, values, len(total))
                 self._keep_worst(chosen, found[1], orders, outputs)
                 self._count_votes(chosen, found[0] > 0, orders, outputs)
-                changed = found[3] > 0
-                pairs = self._classes(self.given[chosen[changed]]), self._classes(outputs[changed])
-                self.flips.update(zip(*(classes.tolist() for classes in pairs), strict=True))
         return sums
 
     def _count_votes(self, rows: np.ndarray, read: np.ndarray, orders: np.ndarray, outputs: np.ndarray) -> None:
