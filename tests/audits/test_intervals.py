@@ -14,17 +14,17 @@ from predictors import last, rng
 
 @pytest.mark.parametrize("sets", [30, 100, 200])
 def test_intervals_cover(sets):
-    shares = coverage(sets, cases=700)
+    shares = coverage(sets, cases=400)
     assert len(shares) == 13
     assert {name: share for name, share in shares.items() if share < 0.92} == {}
 
 
 def test_the_intervals_of_a_report_cover():
-    """150 audits of 60 sets: the gap and a curve of lognormal numbers, the flips of a rare one."""
+    """100 audits of 60 sets: the gap and a curve of lognormal numbers, the flips of a rare one."""
     mean = 2 * np.exp(0.5) * 0.5205  # E|a − b| of two lognormal numbers, 2·e^½·(2Φ(1/√2) − 1)
     truths = {"gap": mean * 4 / 5, "distance": mean / 4, "flips": 2 * 0.03 * 0.97 * 4 / 5}
     covered = dict.fromkeys(truths, 0)
-    for case in range(150):
+    for case in range(100):
         x = np.random.default_rng(case).lognormal(0, 1, (60, 5, 1))
         report = ao.audit(last, x, orderings=6, search=0, generator=rng(case))
         high = np.random.default_rng(case).random((60, 5, 1))
@@ -32,7 +32,7 @@ def test_the_intervals_of_a_report_cover():
         found = (report.output_gap_ci, report.by_distance[1].ci, flips.flip_rate_ci)
         for (name, truth), (low, high) in zip(truths.items(), found, strict=True):
             covered[name] += low <= truth <= high
-    assert min(covered.values()) >= 0.9 * 150  # 0.92 less a standard error
+    assert min(covered.values()) >= 0.89 * 100  # 0.92 less a standard error
 
 
 def test_a_tail_beyond_those_is_said():

@@ -52,10 +52,6 @@ def test_the_recurrent_model_is_its_parts(cell):
             n(2), n(1), hidden=n(8), layers=n(2), encoder=(n(4),), orderings=n(2), seed=n(3)
         ),
         lambda n: ao.RecurrentSetModel(n(1), n(1), "relu", n(8), state_features=n(4), embedding=(n(9), n(2), "frozen")),
-        lambda n: ao.JanossyPooling(n(2), n(1), hidden=n(8), orderings=n(2)),
-        lambda n: ao.DeepSets(n(2), n(1), phi=(n(8),)),
-        lambda n: ao.SetTransformer(n(2), n(1), hidden=n(8), heads=n(2), inducing=n(4)),
-        lambda n: ao.SIRE(prefixes="given", pairs=n(2), window=n(3)),
     ],
 )
 def test_whole_numbers_of_numpy_are_as_good_as_pythons(make):
