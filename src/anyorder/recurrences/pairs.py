@@ -82,8 +82,25 @@ class Pairs:
         precision, in which products of single precision are exact.
         """
         begin, reach, weight = self._runs
-        share, total = weight / (reach - begin - 1).clamp(min=1), weight.sum(1, keepdim=True)
-        return (self._squared_gaps(c, b) * share[:, :, None]).sum(1) / torch.where(total > 0, total, 1.0)
+        total = weight.sum(1, keepdim=True)
+        if self.ties is not None and self.window is None:
+            gaps = self._sum_of_ties(c, b)
+        else:
+            share = weight / (reach - begin - 1).clamp(min=1)
+            gaps = (self._squared_gaps(c, b) * share[:, :, None]).sum(1)
+        return gaps / torch.where(total > 0, total, 1.0)
+
+    def _sum_of_ties(self, c: Tensor, b: Tensor) -> Tensor:
+        """The sum over ties of k elements of 2/k · ((Σc²)(Σb²) − (Σcb)²), ``[B, C]``."""
+        begin, reach, _ = self._runs
+        c, b = c.double().flatten(0, 1), b.double().flatten(0, 1)
+        opens = (torch.arange(self.longest, device=begin.device) == begin).flatten()
+        tie, sets = opens.cumsum(0) - 1, opens.nonzero()[:, 0] // self.longest
+        empty = c.new_zeros(len(sets), c.shape[1])
+        cc, bb, cb = (empty.index_add(0, tie, product) for product in (c * c, b * b, c * b))
+        size = (reach - begin).flatten()[opens].clamp(min=1).double()
+        gaps = (cc * bb - cb * cb).clamp(min=0) * (2 / size)[:, None]
+        return c.new_zeros(len(begin), c.shape[1]).index_add(0, sets, gaps)
 
     def squared_sum(self, c: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of (c_i b_j − b_i c_j)² over pairs i < j within ties ``[B, C]``, and their number ``[B]``."""
