@@ -21,8 +21,6 @@ from anyorder.estimators.sources import open_folder, open_table, read_columns
 from anyorder.estimators.table_model import TableModel
 from anyorder.estimators.tables import TableWarning
 
-_PART = "__part"  # the number of a part, as a column
-
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Any]:
@@ -47,22 +45,16 @@ def predict_on_ray(
     All workers must see ``source``, a folder of Parquet files, under the same path. A worker holds one part at a time.
     """
     ids = _ids(model, source)
-    parts = [ids[start : start + sets] for start in range(0, len(ids), sets)]
     with cluster(address) as ray:
-        shared = ray.put((model, parts))
+        shared, task = ray.put(model), ray.remote(_predicted)
+        parts = [ids[start : start + sets] for start in range(0, len(ids), sets)]
+        frames = ray.get([task.remote(shared, source, part, orderings) for part in parts])
+    return pd.concat(frames, ignore_index=True)
 
-        def predicted(batch: pd.DataFrame) -> pd.DataFrame:
-            here, chosen = ray.get(shared)
-            (number,) = batch[_PART]
-            with warnings.catch_warnings(action="ignore", category=TableWarning):
-                frame = here.predict(_of_sets(here, source, chosen[number]), orderings)
-            return frame.assign(**{_PART: number})
 
-        extra("ray.data", "ray").DataContext.get_current().enable_progress_bars = False
-        data = ray.data.from_items([{_PART: number} for number in range(len(parts))], override_num_blocks=len(parts))
-        tables = ray.get(data.map_batches(predicted, batch_size=1, batch_format="pandas").to_arrow_refs())
-    found = pa.concat_tables(tables).to_pandas(ignore_metadata=True)
-    return found.sort_values(_PART, kind="stable", ignore_index=True).drop(columns=_PART)
+def _predicted(model: TableModel, source: str, ids: np.ndarray, orderings: int) -> pd.DataFrame:
+    with warnings.catch_warnings(action="ignore", category=TableWarning):
+        return model.predict(_of_sets(model, source, ids), orderings)
 
 
 def audit_on_ray(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any
 
-from anyorder.checks import extra
+from anyorder.estimators.ray import cluster
 from anyorder.paper.runner.sweep import LOST_WORKER_RETRIES, Finished, Origin, attempt, module_of, settle_process
 from anyorder.paper.runner.trial import Experiment, Run, Trial
 
@@ -20,13 +19,8 @@ def ray_engine(
 
     ``ray start --head`` prints the address; None starts Ray on this machine alone.
     """
-    ray = extra("ray", "ray")
     data = None if experiment.data is None else experiment.data(trials[0].scale)
-    ours = not ray.is_initialized()
-    if ours:
-        code = {"py_modules": [str(Path(__file__).resolve().parents[2])], "excludes": ["__pycache__"]}
-        ray.init(address=address or "local", runtime_env=code, log_to_driver=False, logging_level=40)
-    try:
+    with cluster(address) as ray:
         send_by_value(experiment.run)
         needs = {"num_cpus": experiment.cpus, "num_gpus": experiment.gpus, "max_retries": LOST_WORKER_RETRIES}
         run, shared = ray.remote(**needs)(_run), ray.put(data)
@@ -39,9 +33,6 @@ def ray_engine(
             except ray.exceptions.RayError as error:
                 rows, problem = None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
             yield trial, rows, problem
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def _run(run: Run, cpus: int, trial: Trial, data: Any, origin: Origin) -> Any:
