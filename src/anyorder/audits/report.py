@@ -195,7 +195,7 @@ class Report:
         beside = f"Two different sets differ by {apart}." if self.spread else beside
         tone, degree = self._degree(flipped)
         detail = f"Another order {effect}. {worst}. {beside}{self._also()}"
-        return Verdict(tone, f"Order matters{degree}.", detail)
+        return Verdict(tone, f"Order {degree}.", detail)
 
     def _noisy_verdict(self) -> Verdict:
         """The result for a predictor that answers differently when asked the same again."""
@@ -212,13 +212,15 @@ class Report:
             headline = "Order adds nothing that stands out from the noise."
             return Verdict("good" if little else "fair", headline, detail)
         tone, degree = self._degree(flipped)
-        return Verdict(tone, f"Order matters{degree}.", detail)
+        return Verdict(tone, f"Order {degree}.", detail)
 
     def _degree(self, flipped: float) -> tuple[str, str]:
-        strong = (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1
-        weak = self.order_gap < 0.05 and flipped < 0.01
-        degree = " strongly" if strong else " a little" if weak else " noticeably" if self.spread else ""
-        return "bad" if strong else "fair", degree
+        if (self.order_gap >= 0.5 and self.spread > 0) or flipped >= 0.1:
+            return "bad", "matters strongly"
+        for gap, flips, degree in ((0.02, 0.005, "hardly matters"), (0.05, 0.01, "matters a little")):
+            if self.order_gap < gap and flipped < flips:
+                return "fair", degree
+        return "fair", "matters noticeably" if self.spread else "matters"
 
     def _also(self) -> str:
         """The metric, and the place that answers prefer."""
