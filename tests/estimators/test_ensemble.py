@@ -45,7 +45,7 @@ def test_stored_trees_say_what_scikit_learn_says(classes):
 def test_the_better_part_gets_the_weight_and_all_comes_back_from_a_file(classes):
     ensemble, network, targets = fitted(classes)
     assert sum(ensemble.weights.values()) == pytest.approx(1)
-    assert ensemble.weights["network"] > 0.55
+    assert ensemble.weights["network"] > 0.36  # of 1/3 at first
     assert min(ensemble.weights.values()) >= 0
     again = Ensemble.of_tensors(*tensors_from_bytes(tensors_to_bytes(*ensemble.tensors())), width=5)
     parts = ensemble.parts(network, FEATURES)
@@ -53,7 +53,7 @@ def test_the_better_part_gets_the_weight_and_all_comes_back_from_a_file(classes)
     poor = Ensemble.fit(classes, FEATURES, targets, None, (np.arange(80), np.roll(network, 7, 0)[:80]), seed=0)
     assert poor.weights["network"] < 0.2
     alone = Ensemble.fit(classes, FEATURES[:40], targets[:40], None, None, seed=0)
-    assert alone.weights["network"] == 0.5
+    assert alone.weights["network"] == pytest.approx(1 / 3)
 
 
 DAMAGES = {

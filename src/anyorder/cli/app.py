@@ -196,7 +196,9 @@ def train(
     shuffle_within: int | None = Option(None, min=2, help="Shuffle inside windows of N elements.", show_default="off"),
     truncate: int | None = Option(None, min=2, help="Backpropagate through at most N elements.", show_default="off"),
     epochs: int = Option(100, min=1, help="Number of epochs."),
-    batch_size: int = Option(32, min=1, help="Number of sets per batch."),
+    batch_size: int | None = Option(
+        None, min=1, help="Number of sets per batch.", show_default="32 to 256, by the number of sets"
+    ),
     optimizer: str = Option("adamw", help="Optimiser: adam, adamw, rmsprop or sgd."),
     learning_rate: float = Option(3e-3, help="Learning rate."),
     weight_decay: float = Option(0.01, help="Weight decay."),
@@ -275,7 +277,8 @@ def _check_settings(settings: dict[str, Any]) -> str | None:
         if name not in inspect.signature(kind).parameters:
             option = "embedding" if name == "encoder" else name
             raise InputError(f"a {settings['model']} model has no option --{option}")
-    ao.TrainConfig(**{f.name: settings[f.name] for f in dataclasses.fields(ao.TrainConfig) if f.name in settings})
+    known = {field.name for field in dataclasses.fields(ao.TrainConfig)} & settings.keys()
+    ao.TrainConfig(**{name: settings[name] for name in known if settings[name] is not None})
     with torch.device("meta"):  # takes no memory
         return why_no_penalty(kind(1, 1, **settings["model_options"]))
 

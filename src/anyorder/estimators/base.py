@@ -40,6 +40,7 @@ from anyorder.training.predict import predict as outputs_of
 
 PENALTIES: dict[str, Callable[..., Any]] = {"sire": SIRE, "sub": SubsetPenalty, "permutation": PermutationPenalty}
 _AUTO: dict[str, Any] = {"target": 0.01, "weight": 10.0, "rate": 0.3}  # sets held out then have a gap below 0.05
+_UNREAD = 1e30  # the scale of a static feature that was constant in training, whose weights learnt nothing
 _FITTED = ("seed_", "n_iter_", "history_", "best_epoch_", "_shape")  # besides model_ and arrays
 
 PARAMETERS = """
@@ -54,7 +55,7 @@ PARAMETERS = """
         patience: Number of epochs without progress after which training stops.
         random_state: Seed of all random draws. With a ``workdir``, None means 0.
         workdir: Folder for checkpoints. An interrupted ``fit`` continues from them.
-        verbose: Whether to show the progress and measure the order gap.
+        verbose: Whether to show the progress.
         set_id: For a long table, the column that names each row's set.
         time: Its column of times. Rows of one time are a tie: training shuffles within ties, and "sire" is
             ``SIRE(ties=True)``.
@@ -140,7 +141,7 @@ class SetEstimator(BaseEstimator):
             self.model_.inner,
             self._loss,
             self._in_units(data),
-            config=self._config(data.ties is not None),
+            config=self._config(data.ties is not None, gap=self.verbose or isinstance(weight, AdaptiveWeight)),
             penalty=penalty,
             penalty_weight=weight,
             validation=None if validation is None else self._in_units(validation),
@@ -254,15 +255,15 @@ class SetEstimator(BaseEstimator):
             static = {}
             if data.static is not None:
                 names = ("static_mean", "static_scale")
-                static = dict(zip(names, _units(data.static.double(), weights), strict=True))
+                static = dict(zip(names, _units(data.static, weights, constant=_UNREAD), strict=True))
             of_targets = [0.0, 1.0] if self._loss == "poisson" else _units(data.targets.reshape(len(data), -1), weights)
             self.model_.set_units(*units, *of_targets, **static)
 
-    def _config(self, tied: bool) -> TrainConfig:
+    def _config(self, tied: bool, gap: bool) -> TrainConfig:
         shared = {field.name for field in dataclasses.fields(TrainConfig)} & self.get_params().keys()
         values = {name: getattr(self, name) for name in shared}
         values["shuffle"] = self.shuffle or tied
-        return TrainConfig(**values, seed=self.seed_, gap_every=int(self.verbose))
+        return TrainConfig(**values, seed=self.seed_, gap_every=int(gap))
 
     def _penalty(self, tied: bool) -> tuple[Any, Any]:
         """The penalty and its weight. A model that ignores order or has no recurrence gets none."""
@@ -362,15 +363,15 @@ def _is_list(X: Any) -> bool:
     return listed and not isinstance(X, (str, bytes)) and len(X) > 0 and np.ndim(X[0]) > 0
 
 
-def _units(values: Tensor, weights: Tensor) -> list[Any]:
-    """Weighted mean and standard deviation of each column. A constant column is only shifted, integers are kept."""
+def _units(values: Tensor, weights: Tensor, constant: float = 1.0) -> list[Any]:
+    """Weighted mean and standard deviation of each column, ``constant`` of a constant one. Integers are kept."""
     if not values.is_floating_point() or len(values) == 0:
         return [0.0, 1.0]
     least = 1e-6 if values.dtype == torch.float32 else 1e-12  # below this share, the rounding of a constant
-    values, share = values.double(), (weights / weights.sum()).double()[:, None]
+    values, share = values.double(), weights.double()[:, None] / weights.double().sum()
     mean = (share * values).sum(0)
     spread = (share * (values - mean).square()).sum(0).sqrt()
-    return [mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, 1.0)]
+    return [mean, torch.where(spread > least * values.abs().amax(0).clamp(min=1e-30), spread, constant)]
 
 
 def _as_json(value: Any) -> Any:

@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 _ROWS = 4096  # sets whose ways through all trees are followed at once
 _LEAST = 1e-12  # probability
 FEWEST = 20  # sets, for folds
-_MANY = 10_000  # sets, from which on two folds do
+_MANY = 10_000  # sets, of which folds are made
 _FARTHEST = 10.0  # standard deviations from the mean of a feature
 
 
@@ -30,8 +30,9 @@ class Ensemble:
     """Boosted trees and a linear model of pooled features, averaged with a network.
 
     Outputs are probabilities ``[N, classes]``, whose logarithms are averaged, or numbers ``[N]`` with ``classes=0``.
-    ``weights`` are those of the members and of the network; they sum to 1. A probability of the network is smoothed as
-    if one set in ``seen``, the sets held out from it, had any class: few sets cannot tell that an event is impossible.
+    ``weights`` are those of the members and of the network; they sum to 1, and all such weights are alike before sets
+    tell them apart. A probability of the network is smoothed as if one set in ``seen``, the sets held out from it, had
+    any class: few sets cannot tell that an event is impossible.
     """
 
     classes: int
@@ -52,30 +53,32 @@ class Ensemble:
         """Members fitted on all sets, two of each class or more. Their settings are the best out of fold.
 
         ``validation``: sets that the network was not fitted on, and its outputs there. They choose its weight, which
-        is 1/2 without them.
+        is 1/3 without them. Of many sets, folds are made of these and some others.
         """
-        folds: Any = StratifiedKFold if classes else KFold
-        folds = folds(5 if len(targets) < _MANY else 2, shuffle=True, random_state=seed)
+        chosen, network = (np.arange(0), None) if validation is None else validation
+        others = np.random.default_rng(seed).permutation(len(targets))[: max(0, _MANY - len(chosen))]
+        of_classes = [np.flatnonzero(targets == number)[:5] for number in range(classes)]
+        tried = np.unique(np.concatenate([chosen, others, *of_classes]))
+        given = None if weights is None else weights[tried]
+        folds: Any = (StratifiedKFold if classes else KFold)(5, shuffle=True, random_state=seed)
         scaler = StandardScaler().fit(features)
         members, unseen = {}, []
         for name, candidates in _candidates(classes, seed).items():
             read = features if name == "boosting" else _standard(features, scaler.mean_, scaler.scale_)
-            method, given = ("predict_proba" if classes else "predict"), {"sample_weight": weights}
-            found = [
-                cross_val_predict(model, read, targets, cv=folds, method=method, params=given) for model in candidates
-            ]
-            best = int(np.argmin([np.average(_losses(outputs, targets), weights=weights) for outputs in found]))
+            options: Any = {"cv": folds, "method": "predict_proba" if classes else "predict"}
+            options["params"] = {"sample_weight": given}
+            found = [cross_val_predict(model, read[tried], targets[tried], **options) for model in candidates]
+            best = int(np.argmin([np.average(_losses(outputs, targets[tried]), weights=given) for outputs in found]))
             model = clone(candidates[best]).fit(read, targets, sample_weight=weights)
             members[name] = tree_arrays(model) if name == "boosting" else line_arrays(model, scaler)
             unseen.append(found[best])
-        share = _share(unseen[0], unseen[1], targets, weights)
-        own, seen = 0.5, 1
-        if validation is not None:
-            chosen, network = validation
-            seen = len(chosen)
+        share = _share(unseen[0], unseen[1], targets[tried], given)
+        own, seen = 1 / 3, 1
+        if network is not None:
+            seen, at = len(chosen), np.searchsorted(tried, chosen)
             network = _smoothed(network, seen)
-            mixed = _mixed([(share, unseen[0]), (1 - share, unseen[1])])[chosen]
-            own = _share(network, mixed, targets[chosen], None if weights is None else weights[chosen])
+            mixed = _mixed([(share, unseen[0][at]), (1 - share, unseen[1][at])])
+            own = _share(network, mixed, targets[chosen], None if weights is None else weights[chosen], others=2)
         parts = ("network", own), ("boosting", (1 - own) * share), ("linear", (1 - own) * (1 - share))
         return cls(classes, members, dict(parts), seen)
 
@@ -148,15 +151,18 @@ def _mixed(parts: list[tuple[float, np.ndarray]]) -> np.ndarray:
     return softmax(sum(weight * np.log(np.maximum(outputs, _LEAST)) for weight, outputs in parts), 1)
 
 
-def _share(one: np.ndarray, other: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
-    """The weight of ``one`` beside ``other``: its posterior mean, of a uniform prior on a grid.
+def _share(
+    one: np.ndarray, other: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, others: int = 1
+) -> float:
+    """The weight of ``one`` beside ``other``, which stands for ``others`` models: its posterior mean on a grid.
 
-    Few sets leave it near 1/2. Numbers are taken as normal, with the variance of their errors.
+    Before, all weights that sum to 1 are alike. Numbers are taken as normal, with the variance of their errors.
     """
     grid, count = np.linspace(0, 1, 21), len(targets)
     pairs = [_mixed([(share, one), (1 - share, other)]) for share in grid]
     losses = np.array([np.average(_losses(pair, targets), weights=weights) for pair in pairs])
-    return float(softmax(-count * (losses if one.ndim == 2 else np.log(losses + 1e-300) / 2)) @ grid)
+    likelihood = softmax(-count * (losses if one.ndim == 2 else np.log(losses + 1e-300) / 2))
+    return float(np.average(grid, weights=likelihood * (1 - grid) ** (others - 1)))
 
 
 def _standard(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:

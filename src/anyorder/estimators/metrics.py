@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
@@ -106,6 +107,5 @@ def as_lines(columns: Mapping[str, Metrics]) -> list[str]:
         shown = f"{metrics[name]:.4g}" if name in metrics else "–"
         return shown if interval is None else f"{shown} [{interval[0]:.4g}, {interval[1]:.4g}]"
 
-    rows = [["", *columns], *([name, *(cell(metrics, name) for metrics in columns.values())] for name in names)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    cells = {of: [cell(metrics, name) for name in names] for of, metrics in columns.items()}
+    return [line.rstrip() for line in pd.DataFrame(cells, names).to_string(justify="left").splitlines()]

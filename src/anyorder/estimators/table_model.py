@@ -15,18 +15,17 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import compute_sample_weight
 from torch import Tensor
 
-from anyorder.audits.intervals import Estimate, mean_interval
-from anyorder.audits.run import audit
-from anyorder.checks import Diverged, InputError, InputTypeError, one_of, real_number, whole_number
+from anyorder.checks import Diverged, InputError, one_of, real_number, whole_number
 from anyorder.data.sets import SetData
 from anyorder.deploy.save import open_model, save
-from anyorder.deploy.stream import Stream
 from anyorder.estimators.classifier import SetClassifier
 from anyorder.estimators.columns import as_numbers
 from anyorder.estimators.ensemble import FEWEST, Ensemble
-from anyorder.estimators.metrics import Metrics, as_lines, difference, loss_of, main_metric, metrics_of
+from anyorder.estimators.inspection import audited, importance, left_out
+from anyorder.estimators.metrics import Metrics, as_lines, difference, metrics_of
 from anyorder.estimators.regressor import LOSSES, SetRegressor
 from anyorder.estimators.schema import MULTILABEL, Table, TableSchema
+from anyorder.estimators.table_stream import TableStream
 from anyorder.estimators.tables import TableWarning, column_of_sets, read_table
 from anyorder.estimators.yardstick import boosted, pooled
 
@@ -48,6 +47,7 @@ class TableModel:
             statistics. Sets held out choose the weights. It needs ``pooled`` and the squared or the class loss.
         yardstick: Whether the network is compared with the boosted trees.
         test_fraction: Share of the sets that are used for nothing but the metrics after training.
+        batch_size: Number of sets per batch. Default: 32 to 256, by the number of sets.
         validation_fraction, patience, schedule, plateau_patience, optimizer, weight_decay, random_state: As in
             :class:`anyorder.SetClassifier`, with defaults for tables.
         options: The other arguments of :class:`anyorder.SetClassifier` or :class:`anyorder.SetRegressor`.
@@ -77,6 +77,7 @@ class TableModel:
         test_fraction: float = 0.15,
         validation_fraction: float = 0.15,
         patience: int | None = 8,
+        batch_size: int | None = None,
         schedule: str = "plateau",
         plateau_patience: int = 2,
         optimizer: str = "adamw",
@@ -101,6 +102,7 @@ class TableModel:
         patience = patience if validation_fraction else None
         self.options: dict[str, Any] = {"validation_fraction": validation_fraction, "patience": patience}
         self.options |= {
+            "batch_size": batch_size,
             "schedule": schedule,
             "plateau_patience": plateau_patience,
             "optimizer": optimizer,
@@ -163,17 +165,7 @@ class TableModel:
         if weight is not None:
             weights = as_numbers(weight, column_of_sets(df, table.schema, "weight", weight)[0]).loc[table.set_ids]
             weights = weights.to_numpy()[train]
-        model_options = dict(self.options.get("model_options") or {})
-        if self.pooled:
-            model_options = {"static_dropout": 0.5, **model_options}
-        if self.options.get("model", "recurrent") == "recurrent":
-            cell = model_options.setdefault("cell", "fold" if table.schema.time is None else "gru")
-            width = model_options.pop("hidden", 32 if len(data) < _SMALL[cell == "fold"] else 64)
-            sized = {"hidden": width, **model_options}
-            if cell == "fold":
-                sized = {"encoder": (width, width), "channels": {"affine": width}, "bilinear": 16, **model_options}
-            model_options = {"dropout": 0.2, **sized}
-        self.estimator = _KINDS[task](**{**self.options, "model_options": model_options})
+        self.estimator = self._network_of(table)
         further = None
         if unlabeled is not None:
             read = table.schema.read(unlabeled)
@@ -237,55 +229,14 @@ class TableModel:
 
         Static features are dealt to other sets. The most important feature comes first.
         """
-        table = self._with_target(df)
-        data, draws = table.data, np.random.default_rng(self.random_state)
-        metric = main_metric(self.schema.task)
-        parts = [("elements", feature.name, feature.width) for feature in self.schema.features]
-        parts += [("elements", self.schema.time, 2)] if self.schema.time is not None else []
-        starts = [*np.cumsum([0, *(width for *_, width in parts)])[:-1]]
-        static = [("static", feature.name, feature.width) for feature in self.schema.static]
-        starts += [*np.cumsum([0, *(width for *_, width in static)])[:-1]]
-        rows, truth = [], data.targets.numpy()  # type: ignore[union-attr]
-
-        def loss(of: SetData) -> float:
-            return loss_of(self.schema.task, truth, self._outputs(self._joined(of)))
-
-        given = loss(data)
-        for (kind, name, width), start in zip([*parts, *static], starts, strict=True):
-            worse = []
-            for _ in range(repeats):
-                values = getattr(data, kind).clone()
-                columns = slice(int(start), int(start) + width)
-                values[:, columns] = values[torch.from_numpy(draws.permutation(len(values)))][:, columns]
-                worse.append(loss(dataclasses.replace(data, **{kind: values})) - given)
-            rows.append({"feature": name, f"{metric}_increase": np.mean(worse), "spread": np.std(worse)})
-        return pd.DataFrame(rows).sort_values(f"{metric}_increase", ascending=False, ignore_index=True)
+        return importance(self, self._with_target(df), repeats)
 
     def left_out(self, df: Any, sets: int = 100, rows: int = 32, seed: int = 0) -> pd.DataFrame:
         """How far the output moves (``change``) when one row is left out of its set, the largest first.
 
         At most ``rows`` rows of each of at most ``sets`` sets are tried, drawn by ``seed``.
         """
-        table = self.read(df, with_target=False)
-        draws = np.random.default_rng(seed)
-        chosen = np.sort(draws.permutation(np.flatnonzero(table.data.lengths > 1))[:sets])
-        if len(chosen) == 0:
-            return pd.DataFrame({self.schema.set_id: [], "change": []})
-        data = table.data.select(chosen)
-        ends = zip(data.offsets[:-1].tolist(), data.offsets[1:].tolist(), strict=True)
-        spans = [np.arange(*end) for end in ends]
-        drawn = [np.sort(draws.permutation(span)[:rows]) for span in spans]
-        owner, row = np.repeat(np.arange(len(data)), [*map(len, drawn)]), np.concatenate(drawn)
-        kept = [np.delete(spans[i], r - spans[i][0]) for i, r in zip(owner, row, strict=True)]
-        flat, offsets = torch.from_numpy(np.concatenate(kept)), torch.tensor([0, *map(len, kept)]).cumsum(0)
-        ties, static = None if data.ties is None else data.ties[flat], data.static
-        reduced = SetData(data.elements[flat], offsets, ties=ties, static=None if static is None else static[owner])
-        given, moved = (self._outputs(self._joined(part)) for part in (data, reduced))
-        names = [feature.name for feature in self.schema.features]
-        found = pd.DataFrame(self.schema.decode(data.elements[row]), columns=names)
-        found.insert(0, self.schema.set_id, table.set_ids[chosen[owner]])
-        found["change"] = np.abs(moved - given[owner]).reshape(len(row), -1).mean(1)
-        return found.sort_values("change", ascending=False, kind="stable", ignore_index=True)
+        return left_out(self, self.read(df, with_target=False), sets, rows, seed)
 
     def audit(self, df: Any, sets: int = 1000, *, seed: int = 0, **options: Any) -> Any:
         """The audit of :func:`anyorder.audit`: does the order of the rows in the table matter?
@@ -293,37 +244,7 @@ class TableModel:
         Rows are reordered as in the table. With times that is a new order within ties alone, for the model reads rows
         sorted by time. At most ``sets`` sets are audited, drawn by ``seed``; no empty one.
         """
-        table = self.read(df)
-        data = self._joined(table.data)
-        chosen = data.lengths.nonzero()[:, 0]
-        if len(chosen) > sets:
-            draws = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
-            chosen = chosen[draws[:sets].sort().values]
-
-        def outputs(orders: list[Any]) -> np.ndarray:
-            rows = [torch.as_tensor(order)[:, 0].long() for order in orders]  # of the elements, in another order
-            if data.ties is not None:
-                rows = [row[data.ties[row].argsort(stable=True)] for row in rows]
-            lengths = torch.tensor([0, *map(len, rows)])
-            numbers = torch.bucketize(torch.stack([row[0] for row in rows]), data.offsets, right=True) - 1
-            flat, static = torch.cat(rows), None if data.static is None else data.static[numbers]
-            read = SetData(data.elements[flat], lengths.cumsum(0), static=static)
-            return self._outputs(read)
-
-        rows = torch.arange(len(data.elements), dtype=torch.float64)[:, None]
-        labels = None if data.targets is None else data.targets[chosen].numpy()
-        elements = [rows[data.offsets[i] : data.offsets[i + 1]].numpy() for i in chosen.tolist()]
-        options["set_names"] = [str(table.set_ids[i]) for i in chosen.tolist()]
-        classes = None if self.schema.classes is None else [str(c) for c in self.schema.classes]
-        task = "regression" if classes is None else "classification"
-        report = audit(outputs, elements, labels=labels, task=task, class_names=classes, **options)
-        shown = [
-            dataclasses.replace(case, elements=self.schema.decode(data.elements[case.elements[:, 0].astype(int)]))
-            for case in report.worst
-        ]
-        features = [feature.name for feature in self.schema.features]
-        kinds = self._kinds_of_rows(self.left_out(table, min(sets, 100), seed=seed), report.spread)
-        return dataclasses.replace(report, worst=shown, feature_names=features, left_out=kinds)
+        return audited(self, self.read(df), sets, seed, options)
 
     def stream(self) -> TableStream:
         """A set whose rows arrive in the order of their times, at constant memory and cost per row."""
@@ -383,17 +304,27 @@ class TableModel:
             raise InputError("this TableModel is not fitted; call fit first")
         return self
 
-    def _kinds_of_rows(self, rows: pd.DataFrame, spread: float) -> dict[str, Estimate] | None:
-        """The mean change of the dozen kinds of rows that matter most: categories, or quarters of the first number."""
-        named = [feature.name for feature in self.schema.features if feature.categories]
-        if rows.empty or not spread or not self.schema.features:
-            return None
-        column = rows[named[0] if named else self.schema.features[0].name]
-        kinds = column.str.partition(" = ")[0] if named else pd.qcut(column.astype(float), 4, duplicates="drop")
-        changes = (rows["change"] / spread).groupby(kinds.astype(str)).agg(list)
-        changes = changes.reindex(changes.map(np.mean).sort_values(ascending=False).index)[:12]
-        lists = {str(name): np.array(values) for name, values in changes.items()}
-        return {name: Estimate(found.mean(), mean_interval(found), len(found)) for name, found in lists.items()}
+    def _network_of(self, table: Table) -> Any:
+        """The estimator to fit. Its width and its batches follow the number of sets, its cell the ties.
+
+        With times, order matters: to a GRU where most times differ, to half a fold's channels where most are ties.
+        """
+        options, sets = dict(self.options.get("model_options") or {}), len(table.data)
+        if self.pooled:
+            options = {"static_dropout": 0.5, **options}
+        if self.options.get("model", "recurrent") == "recurrent":
+            timed = table.schema.time is not None
+            cell = options.setdefault("cell", "gru" if timed and tied_share(table.data) < 0.5 else "fold")
+            width = options.pop("hidden", 32 if sets < _SMALL[cell == "fold"] else 64)
+            of_cell: dict[str, Any] = {"hidden": width}
+            if cell == "fold":
+                halves = {"affine": width - width // 2, "sum": width // 2}
+                read = {"readout": (width,), "readout_dropout": 0.2} if timed else {"bilinear": 16}
+                channels = halves if timed and width > 1 else {"affine": width}
+                of_cell |= {"encoder": (width, width), "channels": channels, **read}
+            options = {"dropout": 0.2, **of_cell, **options}
+        batch = self.options["batch_size"] or int(np.clip(2 ** round(np.log2(sets / 40)), 32, 256))
+        return _KINDS[str(table.schema.task)](**{**self.options, "batch_size": batch, "model_options": options})
 
     def _with_target(self, df: Any) -> Table:
         table = self.read(df)
@@ -526,43 +457,10 @@ def _held_out(
     return sets[~held], sets[held]
 
 
-class TableStream:
-    """Rows of one set as they arrive, in the order of their times. :meth:`value` is the prediction so far."""
-
-    def __init__(self, model: TableModel) -> None:
-        self._model, self._stream = model, Stream(model.estimator.model_)
-        self._context: pd.DataFrame | None = None  # of the set's start, the last distinct time, the last tie
-
-    def update(self, rows: Any) -> None:
-        """Read more rows: a frame, or a mapping of columns. A row earlier than the last one is refused."""
-        schema = self._model.schema
-        frame = pd.DataFrame(rows)
-        if schema.time is None:
-            self._stream.update(schema.encode(frame))
-            return
-        known = 0 if self._context is None else len(self._context)
-        frame = pd.concat([self._context, frame], ignore_index=True) if known else frame
-        order, ties = schema.ties_of_rows(frame)
-        if (order[:known] != np.arange(known)).any():
-            raise InputError(f"rows must arrive in the order of {schema.time!r}; a row is earlier than the last one")
-        self._stream.update(schema.encode(frame)[known:])
-        starts = np.flatnonzero(np.diff(ties, prepend=-1))[-2:]
-        kept = np.unique([0, starts[0], *range(starts[-1], len(frame))])
-        self._context = frame.iloc[order[kept]]
-
-    def value(self, static: Any = None) -> Tensor:
-        """The probability of each class, or the number, for the rows so far.
-
-        ``static``: the static features of the set, a mapping of columns.
-        """
-        schema, given = self._model.schema, None
-        if schema.static:
-            if static is None:
-                names = [feature.name for feature in schema.static]
-                raise InputTypeError(f"static must hold the static features {names}; got None")
-            given = schema.encode_static(static)[0]
-        output = self._stream.value(given)
-        return output if schema.task == "regression" else self._model.estimator.shares(output)
+def tied_share(data: SetData) -> float:
+    """The share of the rows that share their time with another one of their set."""
+    _, sizes = data.ties.unique_consecutive(return_counts=True)  # type: ignore[union-attr]
+    return float(sizes[sizes > 1].sum()) / max(1, len(data.elements))
 
 
 def _about(table: Table) -> list[str]:
@@ -576,8 +474,7 @@ def _about(table: Table) -> list[str]:
         f"rows, {len(schema.features)} features, {aim} to predict"
     ]
     if data.ties is not None:
-        _, sizes = data.ties.unique_consecutive(return_counts=True)
-        share = float(sizes[sizes > 1].sum()) / len(data.ties)
+        share = tied_share(data)
         words = "training ignores their order" if share else "there is no accidental order to ignore"
         lines.append(
             f"rows are sorted by {schema.time}; {share:.1%} share their time with another of their set: {words}"

@@ -29,6 +29,7 @@ from anyorder.data.sets import filled
 MODELS: dict[str, type[SetModel]] = {}
 """The class of each model by its name: ``MODELS[model.name](**model.config())`` builds a model again."""
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+FARTHEST = 3.0  # standard deviations of a static feature from its mean
 _SETTINGS = ("orderings", "seed")  # attributes that may be changed on a model that was built
 
 Embedding = tuple[int, int, str]  # how many integers, how many dimensions, "frozen" or "learned"
@@ -266,10 +267,11 @@ class Standardised(SetModel):
         return standard.to(self.dtype) if elements.dtype.itemsize > self.dtype.itemsize else standard
 
     def standard_static(self, static: Tensor | None) -> Tensor | None:
-        """Raw static features as the model inside reads them."""
+        """Raw static features as the model inside reads them: three standard deviations from the mean at most."""
         if static is None or static.shape[-1:] != (self.inner.joined.size,) or static.shape[-1] == 0:
             return static  # the model inside refuses it
-        return ((static - self.static_mean.to(static)) / self.static_scale.to(static)).to(self.dtype)
+        standard = (static - self.static_mean.to(static)) / self.static_scale.to(static)
+        return standard.clamp(-FARTHEST, FARTHEST).to(self.dtype)
 
     def _raw(self, output: Tensor) -> Tensor:
         return output * self.out_scale.to(output) + self.out_mean.to(output)
