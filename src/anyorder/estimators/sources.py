@@ -142,12 +142,14 @@ def _as_frame(table: pa.Table, texts: set[str]) -> pd.DataFrame:
     if kinds != table.schema.types:
         table = table.cast(pa.schema([*zip(names, kinds, strict=True)]))
     numbers: list[pd.DataFrame] = []
-    for kind in {*kinds}:
+    for kind in dict.fromkeys(kinds):
         own = [name for name, its in zip(names, kinds, strict=True) if its == kind and name not in texts]
         part = table.select(own)
         if own and (pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64())):
-            batches = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in part.to_batches()]
-            block = np.concatenate([*batches, np.empty((0, len(own)))], dtype=np.float64)
+            block, row = np.empty((len(part), len(own))), 0
+            for batch in part.to_batches():
+                block[row : row + len(batch)] = batch.to_tensor(null_to_nan=True).to_numpy()
+                row += len(batch)
             numbers.append(pd.DataFrame(block, columns=pd.Index(own, dtype=object)))
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             numbers += _numbers_in(part)
