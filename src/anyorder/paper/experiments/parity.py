@@ -40,8 +40,8 @@ PARITY = Experiment(
     at=FAR,
     choices="The paper does not name the cell: three are shown. The bit itself is the input; 150 epochs in batches of "
     "125. A fold has 20 channels. Validation sets are as long as training sets. Settings are chosen from two seeds. "
-    "DeepSets has one or two hidden layers in φ and in ρ, and five or twenty times as many steps: it is slow to fit even "
-    "the training lengths.",
+    "DeepSets has one or two hidden layers in φ and in ρ, and five or twenty times as many steps: it is slow to fit "
+    "even the training lengths.",
     run=run,
     select="accuracy",
     plans=scales(plan, {"labels": 40, "lengths": [2, 30]}, full={"test": 3000}, seeds=20, tune_seeds=5),
