@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the command line checks its flags before torch is imported
     from torch import Tensor
 
+_SHOWN = 40  # values that a message lists
+
 
 class InputError(ValueError):
     """A value breaks a rule; the message names the argument, the rule and the value."""
@@ -30,14 +32,13 @@ class InputTypeError(TypeError):
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """``value`` if it is allowed; otherwise an error with all allowed values and the closest."""
+    """``value`` if it is allowed; otherwise an error with the allowed values and the closest."""
     allowed = list(allowed)
     if value in allowed:
         return value
     close = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    listed = ", ".join(map(repr, allowed))
-    listed = listed if len(listed) < 2000 else f"{listed[:2000]}, …"
+    listed = ", ".join(map(repr, allowed[:_SHOWN])) + f", … ({len(allowed):,} in all)" * (len(allowed) > _SHOWN)
     raise InputError(f"{name} must be one of {listed}; got {value!r}{hint}")
 
 

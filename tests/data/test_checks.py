@@ -38,6 +38,8 @@ def test_a_whole_number_is_one_within_its_bounds(value, error) -> None:
 def test_a_name_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(InputError, match="cell must be one of 'gru', 'lstm'; got 'gur'; did you mean 'gru'"):
         checks.one_of("cell", "gur", ["gru", "lstm"])
+    with pytest.raises(InputError, match=r"'bed 39', … \(1,000 in all\); got 'bde 41'; did you mean 'bed 41'"):
+        checks.one_of("features", "bde 41", [f"bed {i}" for i in range(1000)])
 
 
 def test_a_missing_extra_is_named() -> None:

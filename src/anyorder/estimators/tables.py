@@ -89,7 +89,10 @@ def read_table(
             "writes row numbers without a name; to_csv(index=False) leaves them out)"
         )
     if features is None and len(chosen) > _MOST_UNNAMED:
-        raise InputError(f"features must be named in {opened.name}, which has {len(chosen):,} columns besides {roles}")
+        raise InputError(
+            f"features must be named, for {opened.name} has {len(chosen):,} columns to learn from; at most "
+            f"{_MOST_UNNAMED:,} are taken unnamed"
+        )
     categories = [one_of("categorical", str(column), [*chosen, *of_sets]) for column in categorical or ()]
     lists = {"features": chosen, "static": of_sets, "value": of_names}
     frame = read_columns(opened, roles, lists, targets, categories)
