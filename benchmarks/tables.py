@@ -116,6 +116,8 @@ def _tuned(split: Split, make: Callable[..., Any], grid: ParameterGrid) -> Any:
     (features, test), targets = split.features, split.tables[0].data.targets.numpy()
     classes = split.tables[0].schema.classes
     fitted, tuned = split.parts
+    known = ~np.isnan(features[fitted]).all(0)
+    features, test = features[:, known], test[:, known]
 
     def outputs(model: Any, of: np.ndarray) -> np.ndarray:
         if classes is None:

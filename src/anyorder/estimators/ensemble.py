@@ -126,8 +126,9 @@ class Ensemble:
 def _candidates(classes: int, seed: int) -> dict[str, list[Any]]:
     """Models to choose from, by kind. Cross-validation takes the best of each kind."""
     kind: Any = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    settings = {"learning_rate": 0.05, "max_features": 0.3, "random_state": seed}
-    trees = [kind(max_iter=n, max_leaf_nodes=leaves, **settings) for n, leaves in ((80, 7), (200, 15))]
+    quick = {"max_iter": 80, "max_leaf_nodes": 7, "learning_rate": 0.05, "max_features": 0.3}
+    slow = {"max_iter": 300, "max_leaf_nodes": 15, "learning_rate": 0.02, "max_features": 0.15}
+    trees = [kind(**settings, random_state=seed) for settings in (quick, slow)]
     strengths = np.logspace(-4, 0, 6)
     lines = [LogisticRegression(C=c, max_iter=300) if classes else Ridge(1 / c) for c in strengths]
     return {"boosting": trees, "linear": lines}
