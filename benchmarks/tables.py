@@ -326,13 +326,10 @@ This page is made from `results/tables-*.jsonl` by `python -m benchmarks.tables 
 - Intervals are 95 % t-intervals over splits. CPU seconds are those of one thread and one split.
 - *flips* is the share of decisions that another order within ties changes. As many sets are called positive as are.
 - PhysioNet has 3,997 stays here: three have no events.
-- A row whose `commit` is null was made by code that the history does not hold, before gaps in numbers had columns of
-  their own. `run` with another folder makes it again.
 - Some defaults were chosen by test scores of first splits: of baskets, interactions, long-tailed, elephant and musk1,
   mostly split 0. Our rows there lean to the good side. The cut of static features, the weights before sets are seen, the
   fold with sums and the trees were chosen on sets to learn from. The trees were chosen, on split 0 of PhysioNet, after
-  its test scores with other trees were known: .858 and .538, flips .0005, mean of five splits. Rows of `anyorder` with
-  the commit d101aa2 have those other trees.
+  its test scores with other trees were known: .858 and .538, flips .0005, mean of five splits.
 - A method without a row in a table has not been run there. `python -m benchmarks.tables run --out FOLDER` adds what a
   folder lacks.
 """
