@@ -296,7 +296,7 @@ def test_the_command_shows_the_plan_first_and_validation_figures_alone(tmp_path,
     assert reproduce("parity", "smoke", out=tmp_path, jobs=1, only=["plain"], seeds=1) == []
     lines = capsys.readouterr().out.splitlines()
     assert "4 of 4 trials to run" in lines[2]
-    assert lines[3].startswith("[1/4] plain: cell relu-rnn, learning rate 0.0025, seed 0: validation accuracy ")
+    assert lines[3].startswith("[1/4] plain: cell relu-rnn, learning rate 0.00125, seed 0: validation accuracy ")
     assert lines[-1].startswith("4 trials finished; rows in ")
     rows = [row for row in read_rows(tmp_path / "parity.jsonl") if row["setting"]["length"] == 30]
     shown = sorted(float(line.split("validation accuracy ")[1]) for line in lines[3:7])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -67,7 +68,8 @@ class Ensemble:
             read = features if name == "boosting" else _standard(features, scaler.mean_, scaler.scale_)
             options: Any = {"cv": folds, "method": "predict_proba" if classes else "predict"}
             options["params"] = {"sample_weight": given}
-            found = [cross_val_predict(model, read[tried], targets[tried], **options) for model in candidates]
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # a class of fewer sets than folds
+                found = [cross_val_predict(model, read[tried], targets[tried], **options) for model in candidates]
             best = int(np.argmin([np.average(_losses(outputs, targets[tried]), weights=given) for outputs in found]))
             model = clone(candidates[best]).fit(read, targets, sample_weight=weights)
             members[name] = tree_arrays(model) if name == "boosting" else line_arrays(model, scaler)
